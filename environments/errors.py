@@ -1,0 +1,148 @@
+"""Every error of the framework, in one tree.
+
+::
+
+    HermesError
+    ├── ConfigError              what the user typed or wrote is wrong (also a ValueError)
+    │   └── UnknownName          a name that does not exist; lists the near ones
+    ├── MissingExtra             an optional part is not installed; names the extra that brings it
+    ├── ModelError               the model's server failed us        -> outcome model_error
+    │   ├── BadRequest           the server refuses this request (4xx); never sent again
+    │   │   └── ContextOverflow  the conversation no longer fits the model
+    │   ├── AccessDenied         bad key, no such model: would meet every attempt (fatal)
+    │   └── ServerUnavailable    connection, time-out, 429, 5xx after all retries
+    ├── SandboxError             the sandbox or its engine failed us -> outcome sandbox_error
+    │   ├── SandboxReleased      used after its rollout had ended: a bug of the caller
+    │   ├── SandboxBroken        the agent broke it (killed init, filled its disk): scored 0, not retried
+    │   └── NotSupported         the backend cannot do what the task needs (fatal)
+    ├── VerifierError            grading failed; the verifier runs again -> outcome verifier_error
+    ├── UserCodeError            the environment's own code broke a rule -> outcome environment_error
+    ├── StoreError               results cannot be written or read (fatal)
+    │   └── ResumeMismatch       the file on disk belongs to another configuration
+    └── RunAborted               the run ends now; carries the reason
+
+An error with ``fatal`` set would meet every attempt, so it ends the run at once with one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HermesError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+    fatal: bool = False
+    """Whether every further attempt would fail the same way."""
+
+
+class ConfigError(HermesError, ValueError):
+    """Something the user configured is wrong. The text says what, where, and what to do."""
+
+    fatal = True
+
+
+class UnknownName(ConfigError):
+    """A name that does not exist: an option, a toolset, a backend, an environment."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
+        self.kind, self.name = kind, name
+        super().__init__(f"unknown {kind} {name!r}{f' in {where}' if where else ''}{suggestion(name, known)}")
+
+
+class MissingExtra(HermesError):
+    """An optional dependency is not installed."""
+
+    fatal = True
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs the extra '{extra}': pip install 'hermes-environments[{extra}]'")
+
+
+class ModelError(HermesError):
+    """The model's server failed. ``status`` is the HTTP status, ``body`` what the server said."""
+
+    def __init__(self, message: str, *, status: int | None = None, body: str = "") -> None:
+        self.status, self.body = status, body
+        super().__init__(message)
+
+
+class BadRequest(ModelError):
+    """The server refused the request itself; sending it again cannot help."""
+
+
+class ContextOverflow(BadRequest):
+    """The conversation does not fit the model's context."""
+
+
+class AccessDenied(ModelError):
+    """The key is wrong or the model does not exist."""
+
+    fatal = True
+
+
+class ServerUnavailable(ModelError):
+    """No answer after all retries. ``retry_after`` is the server's own wish, in seconds."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, body: str = "", retry_after: float | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(message, status=status, body=body)
+
+
+class SandboxError(HermesError):
+    """The sandbox or its engine failed, through no doing of the agent."""
+
+
+class SandboxReleased(SandboxError):
+    """A sandbox was used after its rollout had released it."""
+
+
+class SandboxBroken(SandboxError):
+    """The agent destroyed its own sandbox."""
+
+
+class NotSupported(SandboxError):
+    """The backend lacks what the task needs."""
+
+    fatal = True
+
+
+class VerifierError(HermesError):
+    """The verifier could not reach a verdict."""
+
+
+class UserCodeError(HermesError):
+    """Code of the environment returned something that it must not."""
+
+
+class StoreError(HermesError):
+    """Results cannot be written or read."""
+
+    fatal = True
+
+
+class ResumeMismatch(StoreError):
+    """The results on disk were made with another configuration."""
+
+
+class RunAborted(HermesError):
+    """The run ends before its time; the message is the one line the user sees."""
+
+    fatal = True
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean a, b?"`` for near names, else the list of all of them.
+
+    >>> suggestion("termnal", ["terminal", "file"])
+    '; did you mean terminal?'
+    """
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return f"; did you mean {', '.join(near)}?"
+    return f"; known: {', '.join(names)}" if names else ""

@@ -1,0 +1,1 @@
+"""Sandboxes: every rollout gets its own machine."""

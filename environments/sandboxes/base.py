@@ -1,0 +1,236 @@
+"""The protocol every sandbox backend speaks, and the plain values it exchanges.
+
+A *backend* (one per environment and run) creates *sandboxes* (one per rollout). A sandbox runs
+commands, keeps background processes, moves bytes, and is released exactly once. All methods are
+coroutines, none blocks the event loop, and every one of them is safe to cancel: a cancelled
+``exec`` kills what it had started.
+
+Errors: ``SandboxReleased`` after ``close``; ``SandboxBroken`` when the agent destroyed the sandbox;
+``SandboxError`` when the engine failed; ``FileNotFoundError``, ``IsADirectoryError``,
+``NotADirectoryError``, ``PermissionError``, ``OSError`` for file operations, as the local file
+system would raise them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from environments.records import SandboxInfo
+
+Command = str | Sequence[str]
+"""Shell text (run by ``bash -c``, or ``sh -c`` where there is no bash) or an argument vector."""
+
+DEFAULT_OUTPUT_LIMIT = 1_000_000
+"""Bytes kept of each output stream: the first 40 % and the last 60 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """``none``, ``public``, or ``allow-list`` with the hosts that may be reached."""
+
+    mode: Literal["none", "public", "allow-list"] = "none"
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Limits of one sandbox. None means the backend's default."""
+
+    cpus: float | None = None
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    gpus: int = 0
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a rollout asks of its sandbox."""
+
+    image: str | None = None
+    network: NetworkPolicy = NetworkPolicy()
+    resources: Resources = Resources()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_directory: str | None = None
+    lifetime: float = 3600.0
+    """Seconds after which the backend may destroy it, whatever happens to us."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do; a task that needs more is refused before the run starts."""
+
+    images: bool = False
+    network_modes: frozenset[str] = frozenset({"none"})
+    resources: frozenset[str] = frozenset()
+    snapshots: bool = False
+    gpu: bool = False
+
+
+@dataclass(slots=True)
+class ExecResult:
+    """How a command ended. ``exit_code`` is 124 after a time-out, 128 + n when killed by signal n."""
+
+    exit_code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+    duration: float = 0.0
+    timed_out: bool = False
+    killed_by: int | None = None
+    """Number of the signal that ended it, where one did."""
+    stdout_bytes: int = 0
+    """Length of the whole output, of which ``stdout`` may be an excerpt."""
+    stderr_bytes: int = 0
+
+    @property
+    def text(self) -> str:
+        """Standard output as text; bytes that are no UTF-8 become U+FFFD."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One entry of the sandbox's file system; a symbolic link is not followed."""
+
+    path: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+    mode: int
+    modified_at: float
+
+
+class Process(ABC):
+    """A background process of a sandbox; its output is one merged, capped stream."""
+
+    id: str
+    command: str
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """Output since the last ``read``, without waiting."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input."""
+
+    @abstractmethod
+    async def close_stdin(self) -> None:
+        """Close its standard input."""
+
+    @abstractmethod
+    async def wait(self, timeout: float | None = None) -> int | None:
+        """Exit code, or None if it still runs after ``timeout`` seconds."""
+
+    @property
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """Exit code once it has ended."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """Kill it and everything it started."""
+
+
+class Sandbox(ABC):
+    """One machine of one rollout."""
+
+    info: SandboxInfo
+    home: str
+    """Home directory of the default user."""
+    working_directory: str
+    """Where a command runs that names no ``cwd``."""
+    scratch: str
+    """A directory for the framework's own files, out of the agent's way (not hidden from it)."""
+
+    @property
+    def id(self) -> str:
+        """Name of this sandbox, unique on its backend."""
+        return self.info.id
+
+    @abstractmethod
+    async def exec(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        merge_output: bool = False,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> ExecResult:
+        """Run a command to its end.
+
+        Standard input is empty unless given. A time-out kills the command and all its descendants,
+        detached ones included, and returns what was printed until then. Processes that the command
+        left behind on purpose survive its normal end. ``merge_output`` sends stderr to stdout.
+        """
+
+    @abstractmethod
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        pty: bool = False,
+    ) -> Process:
+        """Start a background process."""
+
+    @abstractmethod
+    async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a regular file (following links inside the sandbox), whole or in part."""
+
+    @abstractmethod
+    async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
+        """Write a file, making its parent directories. Replaced whole or not at all; mode kept."""
+
+    @abstractmethod
+    async def stat(self, path: str) -> FileInfo:
+        """Kind, size and mode of one path."""
+
+    @abstractmethod
+    async def list(self, path: str) -> list[FileInfo]:
+        """Entries of a directory, sorted by name."""
+
+    @abstractmethod
+    async def upload_tar(self, stream: AsyncIterator[bytes], directory: str) -> None:
+        """Unpack a tar stream into a directory, which is made if missing."""
+
+    @abstractmethod
+    def download_tar(self, path: str) -> AsyncIterator[bytes]:
+        """Pack a file or tree as a tar stream; names inside are relative to its parent."""
+
+    @abstractmethod
+    async def kill_all(self) -> None:
+        """Kill every process of the agent; the sandbox stays usable."""
+
+    @abstractmethod
+    async def alive(self) -> bool:
+        """Whether the sandbox can still run a command."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release it and everything in it. Idempotent; never raises for what is gone already."""
+
+
+class Backend(ABC):
+    """Makes the sandboxes of one run. Configured once; bounded in how many it creates at a time."""
+
+    name: str
+    capabilities: Capabilities
+
+    @abstractmethod
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Make one sandbox, ready for commands. A failure leaves nothing behind."""
+
+    async def check(self) -> None:  # noqa: B027 - optional
+        """Fail early, with the cure, where the engine is missing or unusable."""
+
+    async def close(self) -> None:  # noqa: B027 - optional
+        """Release what the run still holds, leftovers of its sandboxes included."""
