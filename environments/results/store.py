@@ -1,0 +1,246 @@
+"""The append-only store of one run: every attempt, at once, in a directory of its own.
+
+::
+
+    out.run/
+      run.json         the manifest: what made these results
+      attempts.jsonl   one attempt per line
+      tools.json       tool schemas by hash
+      payloads/        large values by SHA-256
+      lock             names the process that writes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import logging
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from environments.errors import ResumeMismatch, StoreError
+from environments.records import SCHEMA_VERSION, Attempt
+from environments.results.durable import (
+    DurableFile,
+    encode,
+    move_aside,
+    store_errors,
+    sync_path,
+    write_atomically,
+)
+from environments.results.fingerprint import differences
+from environments.results.payloads import Payloads
+from environments.results.plain import content_hash
+from environments.results.reading import ATTEMPTS_FILE, PAYLOADS_DIRECTORY, last_of_each, read_attempts
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_FILE = "run.json"
+TOOLS_FILE = "tools.json"
+LOCK_FILE = "lock"
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What made a run. ``config`` is for people to read, without secrets (``fingerprint.scrub``);
+    ``result_affecting`` is what a resume must find unchanged (``fingerprint.result_affecting``)."""
+
+    run_id: str
+    environment: str
+    framework_version: str
+    created_at: float
+    config: dict[str, Any] = field(default_factory=dict)
+    result_affecting: dict[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+
+class RunStore:
+    """The results of one run on disk. Made by ``open``; a context manager; safe to call from threads."""
+
+    def __init__(self, directory: Path, manifest: Manifest, lock: int, file: DurableFile) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        """The manifest on disk: after a resume the one of the first run."""
+        self._lock = lock
+        self._file = file
+        self._size_at_opening = file.size
+        self._payloads = Payloads(directory / PAYLOADS_DIRECTORY)
+        self._tools_mutex = threading.Lock()
+        self._tools: dict[str, Any] | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path, manifest: Manifest, *, resume: bool) -> Self:
+        """Open the store of a run, making it where there is none.
+
+        ``resume=False`` keeps an earlier run under another name. Raises ``ResumeMismatch`` where the
+        earlier run was made with other settings, ``StoreError`` where another process has it open
+        or the directory cannot be used.
+        """
+        lock = _lock_directory(directory)
+        try:
+            if not resume and _holds_run(directory):
+                move_aside(directory)
+                os.close(lock)
+                lock = _lock_directory(directory)
+            stored = read_manifest(directory) if _holds_run(directory) else None
+            if stored is not None:
+                _check_resume(directory, stored, manifest)
+            else:
+                write_atomically(directory / MANIFEST_FILE, _pretty(manifest))
+            file = DurableFile(directory / ATTEMPTS_FILE)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(directory, stored or manifest, lock, file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def append(self, attempt: Attempt) -> None:
+        """Write one attempt. When this returns, killing the process cannot lose it.
+
+        Raises ``StoreError`` where the disk is full or broken.
+        """
+        line, payloads = self._payloads.extract(encode(attempt))
+        self._file.append(line, sync_first=payloads)
+
+    def attempts(self) -> list[Attempt]:
+        """What was there when the store was opened: the last record of each key and try."""
+        path = self.directory / ATTEMPTS_FILE
+        return last_of_each(read_attempts(path, end=self._size_at_opening))
+
+    def put_tools(self, schemas: list[dict[str, Any]]) -> str:
+        """Store tool schemas once; returns the hash that attempts name them by."""
+        key = content_hash(schemas)
+        with self._tools_mutex:
+            if self._tools is None:
+                self._tools = read_tools(self.directory)
+            if key not in self._tools:
+                self._tools[key] = schemas
+                write_atomically(self.directory / TOOLS_FILE, _pretty(self._tools))
+        return key
+
+    def close(self) -> None:
+        """Write everything to the disk and let go of the directory. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._file.close()
+        finally:
+            os.close(self._lock)
+
+
+def run_directory(path: Path) -> Path:
+    """The run directory beside an output file: ``out.run`` for ``out.jsonl``."""
+    return path.with_suffix(".run") if path.suffix == ".jsonl" else path.with_name(f"{path.name}.run")
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a run. Raises ``StoreError`` where it is missing or no manifest."""
+    path = directory / MANIFEST_FILE
+    try:
+        data = orjson.loads(path.read_bytes())
+        known = {f.name for f in dataclasses.fields(Manifest)}
+        return Manifest(**{key: value for key, value in data.items() if key in known})
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}. {_WAY_OUT}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path} is no manifest of a run: {error}. {_WAY_OUT}") from error
+
+
+def read_tools(directory: Path) -> dict[str, Any]:
+    """Tool schemas of a run by hash; empty where there are none or the file is damaged."""
+    path = directory / TOOLS_FILE
+    try:
+        data = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except orjson.JSONDecodeError:
+        logger.warning("%s is damaged and will be written anew", path)
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+_WAY_OUT = (
+    "Start anew with --env.resume false (the old results are kept under another name), or name another output"
+)
+
+
+def _check_resume(directory: Path, stored: Manifest, new: Manifest) -> None:
+    found = differences(stored.result_affecting, new.result_affecting)
+    if stored.environment != new.environment:
+        found.insert(0, ("environment", stored.environment, new.environment))
+    if found:
+        lines = "\n".join(f"  {name}: was {before}, is now {now}" for name, before, now in found)
+        raise ResumeMismatch(f"{directory} was made with other settings:\n{lines}\n{_WAY_OUT}.")
+
+
+def _holds_run(directory: Path) -> bool:
+    if (directory / MANIFEST_FILE).exists():
+        return True
+    attempts = directory / ATTEMPTS_FILE
+    return attempts.exists() and attempts.stat().st_size > 0
+
+
+def _lock_directory(directory: Path) -> int:
+    """Take the directory for this process; the descriptor holds the lock until it is closed."""
+    path = directory / LOCK_FILE
+    with store_errors(f"cannot use {directory} for results"):
+        while True:
+            new = not directory.exists()
+            directory.mkdir(parents=True, exist_ok=True)
+            if new:
+                sync_path(directory.parent)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:  # moved aside by another process at this moment
+                continue
+            try:
+                _flock(descriptor, directory)
+                if _same_file(descriptor, path):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+
+def _flock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise StoreError(
+            f"{directory} is in use by process {owner}; wait for it or name another output"
+        ) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        logger.warning("%s: the file system has no locks; let only one process write here", directory)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _pretty(value: Any) -> bytes:
+    return orjson.dumps(orjson.loads(encode(value)), option=orjson.OPT_INDENT_2) + b"\n"
