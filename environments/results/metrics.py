@@ -1,0 +1,261 @@
+"""Statistics of attempts: pure functions, no rounding, ``None`` where a number is not defined.
+
+Of several tries of an attempt only the last counts. A failure of ours counts as not passed in the
+rate over all attempts, and is left out of the rate over valid ones; both are always given, with the
+coverage, so that neither hides the other.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from environments.records import Attempt, Usage
+from environments.results.groups import is_scored
+from environments.results.reading import final_attempts
+
+Z95 = 1.959963984540054
+"""Quantile of the normal distribution for a two-sided interval of 95 %."""
+
+Interval = tuple[float, float]
+
+
+def passed(attempt: Attempt) -> bool:
+    """Whether an attempt counts as solved: the verifier's word, else a reward of 1."""
+    verdict = attempt.verdict
+    if not is_scored(attempt) or verdict is None:
+        return False
+    if verdict.passed is not None:
+        return verdict.passed
+    return verdict.reward is not None and verdict.reward >= 1.0 - 1e-9
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Arithmetic mean, None of nothing."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def standard_error(clusters: Iterable[Sequence[float]]) -> float | None:
+    """Standard error of the mean of all values, where values of one cluster are not independent.
+
+    The cluster-robust estimate of Miller, "Adding Error Bars to Evals" (2024), eq. 4, with the usual
+    factor G / (G - 1) for few clusters. For clusters of one value it is s / sqrt(n). None below two
+    clusters.
+    """
+    groups = [list(values) for values in clusters if len(values)]
+    values = [value for group in groups for value in group]
+    if len(groups) < 2:
+        return None
+    centre = math.fsum(values) / len(values)
+    squares = math.fsum(math.fsum(value - centre for value in group) ** 2 for group in groups)
+    return math.sqrt(squares * len(groups) / (len(groups) - 1)) / len(values)
+
+
+def wilson_interval(successes: int, total: int, z: float = Z95) -> Interval | None:
+    """Score interval of a proportion (Wilson 1927); keeps its coverage near 0 and 1 and for few trials."""
+    if total <= 0:
+        return None
+    share = successes / total
+    denominator = 1 + z * z / total
+    centre = (share + z * z / (2 * total)) / denominator
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / denominator
+    return (max(0.0, centre - half), min(1.0, centre + half))
+
+
+def bootstrap_interval(
+    clusters: Iterable[Sequence[float]], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval | None:
+    """Percentile bootstrap interval of a mean (Efron 1979), drawing whole clusters with replacement.
+
+    Items are drawn, not attempts, since attempts of an item resemble each other. The same input
+    gives the same interval. None below two clusters.
+    """
+    sums = [(math.fsum(values), len(values)) for values in clusters if len(values)]
+    if len(sums) < 2:
+        return None
+    rounds = max(200, min(resamples, 4_000_000 // len(sums)))
+    generator = random.Random(seed)
+    means = []
+    for _ in range(rounds):
+        drawn = generator.choices(sums, k=len(sums))
+        means.append(sum(total for total, _ in drawn) / sum(count for _, count in drawn))
+    means.sort()
+    tail = (1 - level) / 2
+    return (_quantile(means, tail), _quantile(means, 1 - tail))
+
+
+def pass_at_k(total: int, correct: int, k: int) -> float:
+    """Chance that at least one of ``k`` attempts passes, from ``correct`` of ``total`` (``k <= total``).
+
+    The unbiased estimate 1 - C(n - c, k) / C(n, k) of Chen et al., "Evaluating Large Language Models
+    Trained on Code" (2021).
+    """
+    return 1.0 - math.comb(total - correct, k) / math.comb(total, k)
+
+
+def pass_hat_k(total: int, correct: int, k: int) -> float:
+    """Chance that all of ``k`` attempts pass: C(c, k) / C(n, k), Yao et al., "tau-bench" (2024)."""
+    return math.comb(correct, k) / math.comb(total, k)
+
+
+def by_item(attempts: Iterable[Attempt]) -> dict[tuple[str, str], list[Attempt]]:
+    """Attempts of each item (environment and item id), in order of first appearance."""
+    items: dict[tuple[str, str], list[Attempt]] = {}
+    for attempt in attempts:
+        items.setdefault((attempt.environment, attempt.item_id), []).append(attempt)
+    return items
+
+
+def summary(attempts: Iterable[Attempt], *, planned: int | None = None) -> dict[str, Any]:
+    """Everything one wants to know of a run, as plain data.
+
+    ``planned`` is how many attempts there should have been; those that are not there count as not
+    passed. Intervals are of 95 %: Wilson for pass rates with one attempt per item, else bootstrap
+    over items.
+    """
+    every = final_attempts(attempts)
+    valid = [attempt for attempt in every if is_scored(attempt)]
+    total = max(len(every), planned or 0)
+    count = sum(map(passed, every))
+    rewards = [[attempt.reward or 0.0 for attempt in group] for group in by_item(valid).values()]
+    return {
+        "attempts": total,
+        "finished": len(every),
+        "valid": len(valid),
+        "items": len(by_item(every)),
+        "passed": count,
+        "pass_rate": count / total if total else None,
+        "pass_rate_interval": _pass_interval(every, total),
+        "valid_pass_rate": count / len(valid) if valid else None,
+        "valid_pass_rate_interval": _pass_interval(valid, len(valid)),
+        "coverage": len(valid) / total if total else None,
+        "mean_reward": mean([value for group in rewards for value in group]),
+        "mean_reward_stderr": standard_error(rewards),
+        "mean_reward_interval": bootstrap_interval(rewards),
+        **_repeated(every),
+        "endings": dict(Counter(str(a.ending) if a.ending else "unknown" for a in every).most_common()),
+        "outcomes": dict(Counter(str(a.outcome) if a.outcome else "unknown" for a in every).most_common()),
+        "tool_errors": sum(len(attempt.tool_errors) for attempt in every),
+        "turns": mean([len(attempt.turns) for attempt in every]),
+        "usage": _usage(every),
+        "time": _time(every),
+        "categories": {name: summary_of_rate(group) for name, group in by_category(every).items()},
+    }
+
+
+def summary_of_rate(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """Count and pass rate of some attempts, errors as not passed."""
+    count = sum(map(passed, attempts))
+    return {
+        "attempts": len(attempts),
+        "passed": count,
+        "valid": sum(map(is_scored, attempts)),
+        "pass_rate": count / len(attempts) if attempts else None,
+        "pass_rate_interval": _pass_interval(attempts, len(attempts)),
+    }
+
+
+def by_category(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    """Attempts of each category that items name, sorted by name."""
+    categories: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        category = (attempt.item or {}).get("category")
+        if category:
+            categories.setdefault(str(category), []).append(attempt)
+    return dict(sorted(categories.items()))
+
+
+def evaluation_metrics(
+    attempts: Iterable[Attempt], *, elapsed: float | None = None, planned: int | None = None
+) -> dict[str, float]:
+    """The flat ``eval/...`` metrics, for W&B and ``metrics.json``; what is not defined is left out.
+
+    ``eval/total_tasks`` counts attempts, so that the pass rate is always passed over total.
+    """
+    every = final_attempts(attempts)
+    found = summary(every, planned=planned)
+    low, high = found["pass_rate_interval"] or (None, None)
+    metrics: dict[str, float | None] = {
+        "eval/pass_rate": found["pass_rate"] or 0.0,
+        "eval/total_tasks": found["attempts"],
+        "eval/passed_tasks": found["passed"],
+        "eval/evaluation_time_seconds": elapsed,
+        "eval/items": found["items"],
+        "eval/valid_pass_rate": found["valid_pass_rate"],
+        "eval/coverage": found["coverage"],
+        "eval/pass_rate_ci95_low": low,
+        "eval/pass_rate_ci95_high": high,
+        "eval/mean_reward": found["mean_reward"],
+        "eval/mean_reward_stderr": found["mean_reward_stderr"],
+        "eval/mean_turns": found["turns"],
+        "eval/completion_tokens": found["usage"]["completion_tokens"],
+        "eval/cost": found["usage"]["cost"],
+    }
+    for name in ("pass_at", "pass_hat"):
+        metrics.update({f"eval/{name}_{k}": value for k, value in found[name].items()})
+    merged: dict[str, list[Attempt]] = {}
+    for category, group in by_category(every).items():
+        merged.setdefault(metric_name(category), []).extend(group)
+    for category, group in merged.items():
+        metrics[f"eval/pass_rate_{category}"] = sum(map(passed, group)) / len(group)
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def metric_name(text: str) -> str:
+    """A category as part of a metric's name.
+
+    >>> metric_name("Data Science-Tools")
+    'data_science_tools'
+    """
+    return text.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def _pass_interval(attempts: Sequence[Attempt], total: int) -> Interval | None:
+    items = list(by_item(attempts).values())
+    if all(len(group) == 1 for group in items):
+        return wilson_interval(sum(map(passed, attempts)), total)
+    clusters = [[float(passed(attempt)) for attempt in group] for group in items]
+    clusters.extend([0.0] for _ in range(total - len(attempts)))
+    return bootstrap_interval(clusters)
+
+
+def _repeated(attempts: Sequence[Attempt]) -> dict[str, dict[int, float]]:
+    """pass@k and pass^k, averaged over the items, for k = 1, 2, 4, ... that all items have."""
+    counts = [(len(group), sum(map(passed, group))) for group in by_item(attempts).values()]
+    least = min((total for total, _ in counts), default=0)
+    if least < 2:
+        return {"pass_at": {}, "pass_hat": {}}
+    powers = [2**exponent for exponent in range(least.bit_length()) if 2**exponent <= least]
+    ks = sorted({*powers, least})
+    return {
+        "pass_at": {k: math.fsum(pass_at_k(n, c, k) for n, c in counts) / len(counts) for k in ks},
+        "pass_hat": {k: math.fsum(pass_hat_k(n, c, k) for n, c in counts) / len(counts) for k in ks},
+    }
+
+
+def _usage(attempts: Iterable[Attempt]) -> dict[str, float | None]:
+    total = Usage()
+    for attempt in attempts:
+        total.add(attempt.usage)
+    return {
+        "prompt_tokens": total.prompt_tokens,
+        "cached_tokens": total.cached_tokens,
+        "completion_tokens": total.completion_tokens,
+        "reasoning_tokens": total.reasoning_tokens,
+        "cost": total.cost,
+    }
+
+
+def _time(attempts: Sequence[Attempt]) -> Mapping[str, float | None]:
+    parts = ("queue", "sandbox_start", "model", "tools", "waiting", "verification", "wall", "working")
+    return {part: mean([getattr(attempt.clock, part) for attempt in attempts]) for part in parts}
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
