@@ -62,7 +62,7 @@ def wilson_interval(successes: int, total: int, z: float = Z95) -> Interval | No
     denominator = 1 + z * z / total
     centre = (share + z * z / (2 * total)) / denominator
     half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / denominator
-    return (max(0.0, centre - half), min(1.0, centre + half))
+    return (min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
 
 
 def bootstrap_interval(
