@@ -285,6 +285,8 @@ class Attempt:
     """What the environment adds to its statistics; travels from workers to the driver."""
     item: dict[str, Any] | None = None
     """Display data of the item: what the environment's ``item_info`` returns."""
+    row: dict[str, Any] = field(default_factory=dict)
+    """Further columns of the training row, where ``collect_trajectory`` made it: advantages, images."""
     started_at: float = 0.0
     ended_at: float = 0.0
 

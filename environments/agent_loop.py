@@ -1,0 +1,337 @@
+"""The multi-turn engine: ask the model, run its tool calls, repeat until it stops.
+
+The loop speaks messages in OpenAI's form. It never raises for what the model does wrong: malformed
+calls get a tool message that helps, and how the conversation ended is a value (``Ending``). What it
+does raise are failures of ours: ``ModelError`` and ``SandboxError``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from environments.errors import ContextOverflow, SandboxBroken
+from environments.records import Ending, Message, ToolCallRecord, Turn, Usage
+from environments.waiting import DeadlineReached, WaitingClock, deadline
+
+if TYPE_CHECKING:
+    from environments.inference.types import ChatCompletion, Choice, ToolCall
+    from environments.tools.toolbox import Toolbox
+
+NextMessage = Callable[["AgentResult"], Awaitable[str | Message | None]]
+"""A simulated user: the next user message, or None to end the conversation."""
+
+
+class ChatServer(Protocol):
+    """Whatever answers a conversation: a session, a server manager, a policy."""
+
+    async def chat_completion(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **sampling: Any
+    ) -> ChatCompletion:
+        """One reply."""
+
+
+@dataclass(slots=True)
+class ToolError:
+    """A tool call that went wrong. ``turn`` counts from 1."""
+
+    turn: int
+    tool_name: str
+    arguments: str
+    error: str
+    tool_result: str
+
+
+@dataclass
+class AgentResult:
+    """What a rollout of the agent left behind."""
+
+    messages: list[Message]
+    turns_used: int = 0
+    finished_naturally: bool = False
+    reasoning_per_turn: list[str | None] = field(default_factory=list)
+    tool_errors: list[ToolError] = field(default_factory=list)
+    managed_state: dict[str, Any] | None = None
+    ending: Ending = Ending.STOPPED
+    turns: list[Turn] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def finish_reasons(self) -> list[str | None]:
+        """Finish reason of each turn, as the server gave it."""
+        return [turn.finish_reason for turn in self.turns]
+
+    @property
+    def final_response(self) -> str:
+        """Text of the last assistant message."""
+        for message in reversed(self.messages):
+            if message.get("role") == "assistant":
+                content = message.get("content")
+                return content if isinstance(content, str) else ""
+        return ""
+
+
+class HermesAgentLoop:
+    """Runs one conversation.
+
+    ``server`` answers it; ``toolbox`` runs the calls. Without a toolbox the loop uses the tools and
+    the sandbox of the rollout named ``task_id`` in the attempt that it runs in.
+    ``max_tokens`` bounds one reply, ``token_budget`` all replies together, ``time_limit`` (seconds)
+    the whole conversation, in working time where a waiting clock is given.
+    """
+
+    def __init__(
+        self,
+        server: ChatServer,
+        tool_schemas: Sequence[dict[str, Any]] | None = None,
+        valid_tool_names: set[str] | None = None,
+        max_turns: int = 30,
+        task_id: str | None = None,
+        temperature: float | None = 1.0,
+        max_tokens: int | None = None,
+        extra_body: dict[str, Any] | None = None,
+        *,
+        toolbox: Toolbox | None = None,
+        token_budget: int | None = None,
+        repeated_calls_limit: int | None = None,
+        next_message: NextMessage | None = None,
+        sampling: dict[str, Any] | None = None,
+        time_limit: float | None = None,
+        waiting_clock: WaitingClock | None = None,
+    ) -> None:
+        self.server = server
+        self.tool_schemas = list(tool_schemas) if tool_schemas is not None else None
+        self.valid_tool_names = valid_tool_names
+        self.max_turns = max_turns
+        self.task_id = task_id or str(uuid.uuid4())
+        self.token_budget = token_budget
+        self.repeated_calls_limit = repeated_calls_limit
+        self.next_message = next_message
+        self.toolbox = toolbox
+        self.max_tokens = max_tokens
+        self.time_limit, self.waiting_clock = time_limit, waiting_clock
+        self._sampling = {
+            key: value
+            for key, value in {
+                "temperature": temperature,
+                "extra_body": extra_body,
+                **(sampling or {}),
+            }.items()
+            if value is not None
+        }
+
+    async def run(self, messages: Sequence[Message]) -> AgentResult:
+        """Hold the conversation that begins with ``messages`` and return how it went."""
+        toolbox, server = await self._find_rollout()
+        conversation = _Conversation(self, server, toolbox, AgentResult(messages=list(messages)))
+        return await conversation.hold()
+
+    async def _find_rollout(self) -> tuple[Toolbox, ChatServer]:
+        if self.toolbox is not None:
+            return self.toolbox, self.server
+        from environments.rollout import rollout_for_task
+
+        rollout = await rollout_for_task(self.task_id)
+        toolbox = await rollout.toolbox(self.valid_tool_names)
+        return toolbox, rollout.session_for(self.server)
+
+
+class _Conversation:
+    """State of one run of the loop."""
+
+    def __init__(
+        self, loop: HermesAgentLoop, server: ChatServer, toolbox: Toolbox, result: AgentResult
+    ) -> None:
+        self.loop, self.server, self.toolbox, self.result = loop, server, toolbox, result
+        schemas = loop.tool_schemas if loop.tool_schemas is not None else toolbox.schemas
+        self.tools = schemas or None
+        self.used_ids = {
+            call.get("id")
+            for message in result.messages
+            for call in (message.get("tool_calls") or [] if isinstance(message, dict) else [])
+        }
+        self.last_calls: str | None = None
+        self.repetitions = 0
+
+    async def hold(self) -> AgentResult:
+        """Turn after turn, until something ends it."""
+        result = self.result
+        try:
+            async with deadline(self.loop.time_limit, self.loop.waiting_clock):
+                result.ending = await self._turns()
+        except DeadlineReached:
+            result.ending = Ending.TIME_LIMIT
+        except ContextOverflow:
+            result.ending = Ending.CONTEXT_LENGTH
+        except SandboxBroken:
+            result.ending = Ending.SANDBOX_BROKEN
+        if result.ending is not Ending.STOPPED:
+            self._answer_open_calls(f"not run: the rollout ended ({result.ending})")
+        result.finished_naturally = result.ending is Ending.STOPPED
+        return result
+
+    async def _turns(self) -> Ending:
+        while self.result.turns_used < self.loop.max_turns:
+            budget = self._tokens_left()
+            if budget is not None and budget <= 0:
+                return Ending.TOKEN_BUDGET
+            reply = await self._ask(budget)
+            choice = reply.choices[0]
+            calls = self._append_reply(choice)
+            ending = ending_of_reply(choice, calls)
+            if ending is None and calls:
+                await self._run_calls(calls)
+                if self._repeats(calls):
+                    return Ending.REPEATED_CALLS
+                continue
+            if ending is None and not await self._append_next_message():
+                return Ending.STOPPED
+            if ending is not None:
+                if budget is not None and ending is Ending.OUTPUT_LIMIT and self._tokens_left() == 0:
+                    return Ending.TOKEN_BUDGET
+                return ending
+        return Ending.MAX_TURNS
+
+    def _tokens_left(self) -> int | None:
+        if self.loop.token_budget is None:
+            return None
+        return max(0, self.loop.token_budget - self.result.usage.completion_tokens)
+
+    async def _ask(self, budget: int | None) -> ChatCompletion:
+        limits = [limit for limit in (self.loop.max_tokens, budget) if limit is not None]
+        sampling = dict(self.loop._sampling)
+        if limits:
+            sampling["max_tokens"] = min(limits)
+        reply = await self.server.chat_completion(messages=self.result.messages, tools=self.tools, **sampling)
+        self.result.turns_used += 1
+        self.result.turns.append(
+            Turn(
+                finish_reason=reply.choices[0].finish_reason,
+                usage=reply.usage,
+                started_at=reply.timing.started_at,
+                first_token_at=reply.timing.first_token_at,
+                ended_at=reply.timing.ended_at,
+                retries=reply.timing.retries,
+                waiting=reply.timing.waiting,
+                calls_parsed_from_text=reply.calls_parsed_from_text,
+                policy_version=reply.policy_version,
+                server=reply.server,
+            )
+        )
+        self.result.usage.add(reply.usage)
+        return reply
+
+    def _append_reply(self, choice: Choice) -> list[ToolCall]:
+        message = choice.message
+        calls = list(message.tool_calls or [])
+        for call in calls:
+            # Ids come from the model's server; a missing or repeated one would tie a result to a
+            # foreign call.
+            if not isinstance(call.id, str) or not call.id or call.id in self.used_ids:
+                call.id = f"call_{uuid.uuid4().hex[:24]}"
+            self.used_ids.add(call.id)
+        self.result.reasoning_per_turn.append(message.reasoning)
+        self.result.messages.append(message_of_reply(message.to_message()))
+        return calls
+
+    async def _run_calls(self, calls: list[ToolCall]) -> None:
+        turn = self.result.turns[-1]
+        outcomes = await self.toolbox.call_turn(
+            [(call.id, call.function.name, call.function.arguments) for call in calls]
+        )
+        for call, outcome in zip(calls, outcomes, strict=True):
+            name = str(call.function.name)
+            turn.tool_calls.append(
+                ToolCallRecord(call.id, name, outcome.started_at, outcome.ended_at, outcome.error)
+            )
+            if outcome.error is not None:
+                self.result.tool_errors.append(
+                    ToolError(
+                        turn=self.result.turns_used,
+                        tool_name=name,
+                        arguments=argument_text(call.function.arguments)[:_KEPT_ARGUMENT_CHARS],
+                        error=outcome.exception or outcome.error,
+                        tool_result=outcome.content[:_KEPT_ARGUMENT_CHARS],
+                    )
+                )
+            self.result.messages.append(
+                {"role": "tool", "tool_call_id": call.id, "name": name, "content": outcome.content}
+            )
+
+    def _repeats(self, calls: list[ToolCall]) -> bool:
+        if self.loop.repeated_calls_limit is None:
+            return False
+        signature = json.dumps([[str(c.function.name), argument_text(c.function.arguments)] for c in calls])
+        self.repetitions = self.repetitions + 1 if signature == self.last_calls else 1
+        self.last_calls = signature
+        return self.repetitions >= self.loop.repeated_calls_limit
+
+    async def _append_next_message(self) -> bool:
+        if self.loop.next_message is None:
+            return False
+        message = await self.loop.next_message(self.result)
+        if message is None:
+            return False
+        self.result.messages.append(
+            {"role": "user", "content": message} if isinstance(message, str) else dict(message)
+        )
+        return True
+
+    def _answer_open_calls(self, text: str) -> None:
+        """Every tool call has a result, also where the rollout ended in between."""
+        messages = self.result.messages
+        answered = {message.get("tool_call_id") for message in messages if message.get("role") == "tool"}
+        for message in [m for m in messages if m.get("role") == "assistant"]:
+            for call in message.get("tool_calls") or []:
+                if call.get("id") not in answered:
+                    name = (call.get("function") or {}).get("name")
+                    messages.append(
+                        {
+                            "role": "tool",
+                            "tool_call_id": call.get("id"),
+                            "name": str(name),
+                            "content": json.dumps({"error": text}),
+                        }
+                    )
+
+
+_KEPT_ARGUMENT_CHARS = 2_000
+"""Of arguments and results in an error report; the conversation has them whole."""
+
+
+def ending_of_reply(choice: Choice, calls: Sequence[ToolCall]) -> Ending | None:
+    """How a reply ends the rollout by itself, None where it does not (calls, or a natural stop)."""
+    message = choice.message
+    if choice.finish_reason == "length":
+        return Ending.OUTPUT_LIMIT
+    if choice.finish_reason in ("content_filter", "refusal") or (message.refusal and not calls):
+        return Ending.REFUSED
+    if not calls and not has_text(message.content):
+        return Ending.EMPTY_REPLY
+    return None
+
+
+def has_text(content: Any) -> bool:
+    """Whether a message's content says anything."""
+    if isinstance(content, list):
+        return any(has_text(part.get("text")) for part in content if isinstance(part, dict))
+    return isinstance(content, str) and bool(content.strip())
+
+
+def message_of_reply(message: Message) -> Message:
+    """The reply as it goes into the conversation: arguments of every call are text, as the API has it."""
+    for call in message.get("tool_calls") or []:
+        function = call["function"]
+        function["arguments"] = argument_text(function.get("arguments"))
+        function["name"] = str(function.get("name") or "")
+    return message
+
+
+def argument_text(arguments: Any) -> str:
+    """Arguments as text: what the model wrote, or the JSON of what its server made of it."""
+    if isinstance(arguments, str):
+        return arguments
+    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)

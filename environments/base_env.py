@@ -1,0 +1,464 @@
+"""The Atropos layer: model servers, scheduling, logging, and the command line with three workflows.
+
+Names and signatures are those of Atropos' ``BaseEnv``. A subclass defines where items come from
+(``get_next_item``) and what a rollout is (``collect_trajectory``); ``HermesAgentBaseEnv`` does the
+latter for agents with tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, ServerBaseline
+from environments.errors import UserCodeError
+from environments.records import Attempt, Item, ScoredDataGroup, ScoredDataItem
+
+if TYPE_CHECKING:
+    from environments.attempt_scope import AttemptScope, GroupScope
+    from environments.inference.server_manager import ServerManager
+    from environments.run import Run, RunReport
+
+__all__ = [
+    "APIServerConfig",
+    "BaseEnv",
+    "BaseEnvConfig",
+    "EvalHandlingEnum",
+    "Item",
+    "ScoredDataGroup",
+    "ScoredDataItem",
+    "ServerBaseline",
+]
+
+logger = logging.getLogger(__name__)
+
+_ID_FIELDS = ("id", "item_id", "task_id", "task_name", "instance_id", "uid", "name")
+"""Fields of a dataset's row that commonly name it, in the order they are looked for."""
+
+
+class BaseEnv(ABC):
+    """One environment, one run at a time. See the module for what a subclass writes."""
+
+    name: ClassVar[str | None] = None
+    env_config_cls: ClassVar[type[BaseEnvConfig]] = BaseEnvConfig
+
+    def __init__(
+        self,
+        config: BaseEnvConfig,
+        server_configs: Sequence[APIServerConfig] | APIServerConfig | ServerBaseline,
+        slurm: bool = False,
+        testing: bool = False,
+    ) -> None:
+        self.config: Any = config
+        self.server_configs = (
+            list(server_configs) if isinstance(server_configs, Sequence) else [server_configs]
+        )
+        self.server: ServerManager = self._make_server()
+        self.active_run: Run | None = None
+        self.planned_attempts = 0
+        self._set_up = False
+        self._rollout_examples: list[tuple[str, float]] = []
+        self._tokenizer: Any = None
+
+    def _make_server(self) -> ServerManager:
+        from environments.inference.server_manager import ServerManager
+
+        return ServerManager(
+            self.server_configs,
+            sampling_defaults={},
+            tool_call_parser=getattr(self.config, "tool_call_parser", "hermes"),
+            seed=self.config.seed,
+        )
+
+    # What a subclass writes.
+
+    async def setup(self) -> None:  # noqa: B027 - nothing to do is a valid set-up
+        """Load the dataset, initialise state."""
+
+    @abstractmethod
+    async def get_next_item(self) -> Item | None:
+        """The next item to roll out; None ends ``process``."""
+
+    async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
+        """Roll one item out and score it: the scored row, and items to roll out later."""
+        raise UserCodeError(f"{type(self).__name__} defines neither collect_trajectory nor collect_trajectories")
+
+    @abstractmethod
+    async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate the model, once; also called periodically while training."""
+
+    @classmethod
+    def config_init(cls) -> tuple[BaseEnvConfig, list[APIServerConfig]]:
+        """Configuration of the environment, below YAML and the command line."""
+        return cls.env_config_cls(), [APIServerConfig()]
+
+    async def postprocess_histories(self, trajectories: ScoredDataGroup) -> ScoredDataGroup | None:
+        """Change a group before it is written or sent; None leaves it out."""
+        return trajectories
+
+    def item_id(self, item: Item) -> str | None:
+        """Name of an item, the same in every run; None to go by its content."""
+        if isinstance(item, dict):
+            for field in _ID_FIELDS:
+                value = item.get(field)
+                if isinstance(value, str | int) and str(value).strip():
+                    return str(value)
+        return None
+
+    def item_info(self, item: Item) -> dict[str, Any]:
+        """What result files say of an item: its short fields."""
+        if not isinstance(item, dict):
+            return {"item": str(item)[:500]}
+        return {
+            key: value
+            for key, value in item.items()
+            if isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) <= 2000)
+        }
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        """Log metrics; a subclass adds its own and calls this."""
+        run = self.active_run
+        if run is not None and run.tracker is not None:
+            metrics = {**(wandb_metrics or {}), **self.server.stats()}
+            await asyncio.to_thread(run.tracker.log, metrics)
+            if self._rollout_examples:
+                examples, self._rollout_examples = self._rollout_examples, []
+                await asyncio.to_thread(
+                    run.tracker.log_table, "train/rollouts", ["text", "score"], [list(row) for row in examples]
+                )
+
+    async def evaluate_log(
+        self,
+        metrics: dict[str, Any],
+        task_name: str | None = None,
+        model_name: str | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+        generation_parameters: dict[str, Any] | None = None,
+        samples: list[dict[str, Any]] | None = None,
+        verbose: bool = True,
+        **extra: Any,
+    ) -> None:
+        """Save the results of an evaluation: ``metrics.json`` and ``samples.jsonl``."""
+        from environments.results.evaluate_log import write_evaluation
+
+        run = self.active_run
+        directory = run.directory if run is not None and run.directory is not None else None
+        directory = Path(self.config.data_dir_to_save_evals or directory or f"evals/{self.environment_name}")
+        now = time.time()
+        await asyncio.to_thread(
+            write_evaluation,
+            directory,
+            name=task_name or f"{self.environment_name}_eval",
+            model_name=model_name or self.model_name,
+            metrics=metrics,
+            samples=samples or [],
+            start_time=start_time if start_time is not None else now,
+            end_time=end_time if end_time is not None else now,
+            generation_parameters={"max_new_tokens": self.config.max_token_length, **(generation_parameters or {})},
+        )
+        if run is not None:
+            run.evaluations_logged += 1
+        if verbose:
+            for line in metric_lines(metrics):
+                logger.info("%s", line)
+
+    async def add_rollouts_for_wandb(self, scored_data: ScoredDataGroup, item: Item = None) -> None:
+        """Keep example rollouts of a group for the W&B table."""
+        keep = self.config.num_rollouts_per_group_for_logging
+        messages, scores = scored_data.get("messages") or [], scored_data.get("scores") or []
+        rows = list(zip(messages, scores, strict=False))
+        for conversation, score in rows if keep < 0 else rows[:keep]:
+            self._rollout_examples.append((trajectory_text(conversation), score))
+        del self._rollout_examples[: -self.config.num_rollouts_to_keep or None]
+
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
+        """Save what the environment wants back after a restart of training."""
+
+    def load_checkpoint(self) -> None:
+        """Load what ``save_checkpoint`` saved."""
+
+    async def cleanup(self) -> None:  # noqa: B027 - optional
+        """Called after every group."""
+
+    # What a subclass calls.
+
+    @property
+    def environment_name(self) -> str:
+        """The environment's name, or its class's."""
+        return self.name or type(self).__name__
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model of the first server."""
+        return self.server_configs[0].model_name if self.server_configs else ""
+
+    @property
+    def model_calls(self) -> int:
+        """Model calls made so far."""
+        return int(self.server.stats().get("server/requests", 0))
+
+    @property
+    def tokenizer(self) -> Any:
+        """The trained model's tokenizer, loaded at first use (needs ``transformers``)."""
+        if self._tokenizer is None:
+            try:
+                from transformers import AutoTokenizer  # type: ignore[import-not-found,unused-ignore]
+            except ImportError:
+                from environments.errors import MissingExtra
+
+                raise MissingExtra(f"the tokenizer {self.config.tokenizer_name}", "tokens") from None
+            self._tokenizer = AutoTokenizer.from_pretrained(self.config.tokenizer_name)
+        return self._tokenizer
+
+    async def evaluate_items(
+        self, items: Iterable[Item], *, name: str | None = None, log: bool = True
+    ) -> dict[str, float]:
+        """Roll items out and judge them, side by side, with resume, progress and aggregation."""
+        from environments.workflows.evaluate import evaluate_items
+
+        return await evaluate_items(self, items, name=name, log=log)
+
+    def sampling_parameters(self) -> dict[str, Any]:
+        """Sampling parameters as they are sent, for the record."""
+        return {"top_p": self.config.top_p} if self.config.top_p is not None else {}
+
+    # Groups.
+
+    async def collect_trajectories(
+        self, item: Item
+    ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Item]]:
+        """Roll a group out: ``group_size`` attempts at one item, side by side."""
+        from environments.attempt_scope import current_group
+        from environments.results.groups import group_from_attempts
+        from environments.scheduler import gather_or_cancel, run_attempt
+
+        run = self.active_run
+        assert run is not None, "collect_trajectories runs inside a workflow"
+        group = current_group.get() or self.new_group(item, 0)
+        size = group.size or self.config.group_size
+        most = size * (2 if self.config.failed_attempts == "refill" else 1)
+        attempts: list[Attempt] = []
+        while len(attempts) < most:
+            missing = size - sum(attempt.valid for attempt in attempts)
+            numbers = range(len(attempts), min(most, len(attempts) + missing))
+            if not numbers:
+                break
+            attempts += await gather_or_cancel(
+                run_attempt(self, group, number, run.finished) for number in numbers
+            )
+        return group_from_attempts(
+            group.draw or 0, attempts, include_messages=self.config.include_messages, config=self.config
+        ), []
+
+    async def next_item(self) -> Item | None:
+        """The next item: one that was put back, else the environment's next."""
+        run = self.active_run
+        if run is not None and run.backlog:
+            return run.backlog.popleft()
+        from environments.plain_calls import run_user_code
+
+        return await run_user_code(self.get_next_item)
+
+    def new_group(self, item: Item, draw: int | None, *, prefix: str = "train") -> GroupScope:
+        """The scope of a group, with what an earlier run had finished of it."""
+        from environments.attempt_scope import GroupScope, derive_seed
+        from environments.results.fingerprint import content_hash
+
+        item_hash = content_hash(item)
+        item_id = self.item_id(item) or item_hash
+        group_id = f"{prefix}/{item_id}" if draw is None else f"{draw}"
+        group = GroupScope(
+            group_id=group_id,
+            item_id=item_id,
+            item=item,
+            seed=derive_seed(self.config.seed, prefix, item_id if draw is None else draw),
+            split="eval" if draw is None else "train",
+            draw=draw,
+        )
+        group.slots["item_hash"] = item_hash
+        if self.active_run is not None:
+            group.finished = self.active_run.earlier(group_id, item_id, item_hash)
+        return group
+
+    def new_attempt(self, group: GroupScope, number: int) -> Attempt:
+        """An empty record with its identity and provenance."""
+        from dataclasses import replace
+
+        from environments.attempt_scope import derive_seed
+
+        run = self.active_run
+        assert run is not None
+        return Attempt(
+            run_id=run.run_id,
+            environment=self.environment_name,
+            item_id=group.item_id,
+            group_id=group.group_id,
+            attempt=number,
+            seed=derive_seed(group.seed, number),
+            provenance=replace(run.provenance, item_hash=group.slots["item_hash"]),
+            item=self.item_info(group.item),
+        )
+
+    def prepare_scope(self, scope: AttemptScope) -> None:
+        """Called for every try before it runs; layers above put into the scope what they need."""
+
+    def group_concurrency(self) -> int:
+        """Groups in flight."""
+        workers: int = self.config.max_num_workers
+        return workers if workers > 0 else max(1, self.config.max_num_workers_per_node * len(self.server_configs))
+
+    def evaluation_concurrency(self) -> int:
+        """Rollouts in flight during an evaluation."""
+        return int(self.config.max_eval_workers)
+
+    # Life of a run.
+
+    async def start(self) -> None:
+        """Start what the run needs: model servers first."""
+        await self.server.start()
+
+    async def run_setup(self) -> None:
+        """Run the environment's ``setup()``."""
+        if not self._set_up:
+            from environments.plain_calls import run_user_code
+
+            await run_user_code(self.setup)
+            self._set_up = True
+
+    async def close(self) -> None:
+        """Release what ``start`` started."""
+        await self.server.close()
+
+    async def after_group(self, group: GroupScope) -> None:
+        """Logging and clean-up after a group."""
+        await self.cleanup()
+        await self.wandb_log(self._group_metrics(group))
+
+    def _group_metrics(self, group: GroupScope) -> dict[str, Any]:
+        attempts = list(group.attempts.values())
+        scored = [attempt for attempt in attempts if attempt.valid]
+        metrics: dict[str, Any] = {"train/attempts": len(attempts), "train/scored": len(scored)}
+        if scored:
+            metrics["train/mean_reward"] = sum(a.reward or 0.0 for a in scored) / len(scored)
+            metrics["train/mean_turns"] = sum(len(a.turns) for a in scored) / len(scored)
+            metrics["train/completion_tokens"] = sum(a.usage.completion_tokens for a in scored)
+            metrics["train/tool_errors"] = sum(len(a.tool_errors) for a in scored)
+        return metrics
+
+    async def log_totals(self, groups: int) -> None:
+        """Log what the whole run made."""
+        run = self.active_run
+        if run is not None and run.tracker is not None:
+            totals = {"run/groups": groups, "run/scored": run.scored, "run/tokens": run.tokens}
+            await asyncio.to_thread(run.tracker.log, totals)
+
+    def show_progress(self, *, done: int, total: int | None = None) -> None:
+        """Tell the progress display how far the run is."""
+        run = self.active_run
+        if run is None or run.progress is None:
+            return
+        run.progress.update_counts(
+            done=done,
+            total=total,
+            mean_reward=run.reward_sum / run.scored if run.scored else None,
+            tokens=run.tokens,
+            errors=dict(run.errors),
+            retries=sum(run.retries.values()),
+        )
+
+    def watch_progress(self, running: Callable[[], int]) -> asyncio.Task[None]:
+        """Keep the number of running rollouts in the display up to date."""
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(0.5)
+                run = self.active_run
+                if run is not None and run.progress is not None:
+                    run.progress.set_running(running())
+
+        return asyncio.ensure_future(watch())
+
+    # The workflows, by their names in Atropos.
+
+    async def process_manager(self) -> RunReport:
+        """``process``: scored groups in a JSONL file."""
+        from environments.workflows.process import process
+
+        return await process(self)
+
+    async def evaluate_manager(self) -> RunReport:
+        """``evaluate``: metrics and one record per sample."""
+        from environments.workflows.evaluate import evaluate
+
+        return await evaluate(self)
+
+    async def env_manager(self) -> RunReport:
+        """``serve``: scored groups sent to a trajectory API."""
+        from environments.workflows.serve import serve
+
+        return await serve(self)
+
+    @classmethod
+    async def run(
+        cls,
+        workflow: str,
+        *,
+        env: dict[str, Any] | None = None,
+        openai: dict[str, Any] | list[dict[str, Any]] | None = None,
+        config: str | Path | None = None,
+    ) -> RunReport:
+        """Run a workflow from Python or a notebook: ``await MyEnv.run("evaluate", env={"limit": 3})``."""
+        from environments.configuration import resolve
+        from environments.foreground import manager_of
+
+        effective = resolve(cls, workflow, env=env, openai=openai, config=config)
+        return await manager_of(cls(effective.env, effective.servers), workflow)()
+
+    @classmethod
+    def run_command(cls, subcommand: str, effective: Any) -> int:
+        """Run a workflow in the foreground with signal handling; returns the exit code."""
+        from environments.foreground import run_in_foreground
+
+        return run_in_foreground(cls, subcommand, effective)
+
+    @classmethod
+    def cli(cls) -> None:
+        """The command line: ``serve``, ``process`` and ``evaluate``. Exits the process."""
+        from environments.cli import main
+
+        sys.exit(main(cls))
+
+
+def trajectory_text(messages: Iterable[dict[str, Any]]) -> str:
+    """A conversation as readable text."""
+    parts = []
+    for message in messages:
+        role = str(message.get("role", "?")).upper()
+        content = message.get("content")
+        parts.append(f"[{role}] {content if isinstance(content, str) else content or ''}")
+        for call in message.get("tool_calls") or []:
+            function = call.get("function") or {}
+            parts.append(f"[CALL] {function.get('name')} {function.get('arguments')}")
+    return "\n\n".join(parts)
+
+
+def metric_lines(metrics: dict[str, Any]) -> list[str]:
+    """Metrics as aligned lines of text."""
+    width = max((len(name) for name in metrics), default=0)
+    return [
+        f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else f"{name:<{width}}  {value}"
+        for name, value in metrics.items()
+    ]
+
+
+def is_overridden(environment: BaseEnv, method: str, base: type) -> bool:
+    """Whether an environment brings its own version of a method of ``base``."""
+    return inspect.getattr_static(type(environment), method) is not inspect.getattr_static(base, method)

@@ -1,0 +1,73 @@
+"""Runs a workflow as a program: signals, the closing line, the exit code.
+
+The first Ctrl-C or SIGTERM cancels what is in flight, writes what is finished and releases the rest;
+a second one ends the process at once (sandboxes and model servers die with it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from environments.errors import UnknownName
+
+if TYPE_CHECKING:
+    from environments.base_env import BaseEnv
+    from environments.run import RunReport
+
+logger = logging.getLogger(__name__)
+
+_WORKFLOWS = {"process": "process_manager", "evaluate": "evaluate_manager", "serve": "env_manager"}
+
+
+def manager_of(environment: BaseEnv, workflow: str) -> Callable[[], Awaitable[RunReport]]:
+    """The method that runs a workflow."""
+    if workflow not in _WORKFLOWS:
+        raise UnknownName("workflow", workflow, _WORKFLOWS)
+    manager: Callable[[], Awaitable[RunReport]] = getattr(environment, _WORKFLOWS[workflow])
+    return manager
+
+
+def run_in_foreground(cls: type[BaseEnv], subcommand: str, effective: Any) -> int:
+    """Run to the end and return the exit code: 0 complete and valid, 1 not, 128 + n after signal n."""
+    stopped_by: list[int] = []
+
+    async def main() -> RunReport | None:
+        task = asyncio.ensure_future(manager_of(cls(effective.env, effective.servers), subcommand)())
+        _on_signals(task, stopped_by)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not stopped_by:
+                raise
+            return None
+
+    report = asyncio.run(main())
+    if report is None:
+        name = signal.Signals(stopped_by[0]).name
+        print(f"stopped by {name}; what is finished is on disk, the same command goes on", file=sys.stderr)
+        return 128 + stopped_by[0]
+    if report.message:
+        print(f"{'done' if report.complete else 'incomplete'}: {report.message}", file=sys.stderr)
+    return report.exit_code
+
+
+def _on_signals(task: asyncio.Future[Any], stopped_by: list[int]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        if stopped_by:
+            os._exit(128 + number)
+        stopped_by.append(number)
+        print("stopping; once more to stop at once", file=sys.stderr)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # not the main thread
+            loop.add_signal_handler(number, stop, number)

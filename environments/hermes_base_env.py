@@ -1,0 +1,387 @@
+"""Agents with tools in a sandbox: the layer that most environments are written on.
+
+A subclass writes five methods (``setup``, ``get_next_item``, ``format_prompt``, ``compute_reward``,
+``evaluate``); this class resolves tools, makes one sandbox per rollout, runs the agent and judges
+what it left. Optional beside the five: ``next_message`` (a simulated user), ``oracle`` and
+``prepare_oracle`` (how a perfect agent acts), ``toolsets_for_item`` and ``sandbox_spec`` (per item).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from environments import atropos_names
+from environments.base_env import BaseEnv, is_overridden
+from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
+from environments.errors import ConfigError, NotSupported, UserCodeError
+from environments.records import MASKED, MASKED_LOGPROB, Item, Message, Reward, ScoredDataGroup, ScoredDataItem
+
+if TYPE_CHECKING:
+    from environments.agent import Agent, AgentTask
+    from environments.agent_loop import AgentResult
+    from environments.attempt_scope import AttemptScope, GroupScope
+    from environments.inference.session import Session
+    from environments.rollout import Rollout
+    from environments.sandboxes.base import Backend, Sandbox, SandboxSpec
+    from environments.tool_context import ToolContext
+    from environments.tools.base import Tool, ToolSettings
+    from environments.tools.toolbox import Toolbox
+
+__all__ = [
+    "APIServerConfig",
+    "EvalHandlingEnum",
+    "HermesAgentBaseEnv",
+    "HermesAgentEnvConfig",
+    "Item",
+    "Reward",
+    "ScoredDataGroup",
+    "ScoredDataItem",
+]
+
+# User code imports `atroposlib` after this module; where it is not installed ours is served.
+atropos_names.install()
+
+logger = logging.getLogger(__name__)
+
+POLICIES = ("oracle", "nop")
+"""Server types that are scripts and not models."""
+
+
+class HermesAgentBaseEnv(BaseEnv):
+    """Base of environments whose agent uses tools in a sandbox of its own."""
+
+    name: ClassVar[str | None] = "hermes-agent"
+    env_config_cls: ClassVar[type[BaseEnvConfig]] = HermesAgentEnvConfig
+
+    def __init__(
+        self, config: BaseEnvConfig, server_configs: Any, slurm: bool = False, testing: bool = False
+    ) -> None:
+        super().__init__(config, server_configs, slurm, testing)
+        self._backend: Backend | None = None
+
+    # What a subclass writes.
+
+    @abstractmethod
+    def format_prompt(self, item: Item) -> str | Message | list[Message]:
+        """The user message for an item, or the messages that the conversation begins with."""
+
+    @abstractmethod
+    async def compute_reward(
+        self, item: Item, result: AgentResult, ctx: ToolContext
+    ) -> float | tuple[float, dict[str, float]] | Reward:
+        """Score a rollout, 0.0 to 1.0. ``ctx`` reaches into the sandbox the model used."""
+
+    async def next_message(self, item: Item, result: AgentResult, ctx: ToolContext) -> str | Message | None:
+        """What a simulated user says when the agent stops; None ends the conversation."""
+        return None
+
+    def oracle(self, item: Item) -> Any:
+        """How a perfect agent acts: a list of assistant messages with tool calls, or an async function
+        of the conversation that returns the next one (None when it is done)."""
+        raise ConfigError(f"{type(self).__name__} has no oracle(item), so --openai.server_type oracle cannot act")
+
+    async def prepare_oracle(self, item: Item, ctx: ToolContext) -> None:
+        """Prepare the sandbox for the oracle, for instance upload a solution that it runs."""
+
+    def toolsets_for_item(self, item: Item) -> list[str] | None:
+        """Toolsets or tools that the item itself asks for; None where it does not."""
+        named = item.get("toolsets") if isinstance(item, dict) else None
+        return list(named) if isinstance(named, list) and all(isinstance(n, str) for n in named) else None
+
+    def sandbox_spec(self, item: Item) -> SandboxSpec:
+        """The sandbox an item needs: image, network, resources."""
+        from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
+
+        config = self.config
+        return SandboxSpec(
+            network=NetworkPolicy(config.sandbox_network),
+            resources=Resources(memory_mb=config.sandbox_memory_mb, processes=config.sandbox_processes),
+            lifetime=float(config.terminal_lifetime),
+        )
+
+    @property
+    def agent(self) -> Agent:
+        """Who acts; the built-in Hermes agent unless a subclass says otherwise."""
+        from environments.agent import HermesAgent
+
+        return HermesAgent()
+
+    # What a subclass calls.
+
+    def rollout(self, item: Item, *, attempt: int = 0, spec: SandboxSpec | None = None, **options: Any) -> Rollout:
+        """One rollout of an item, as an async context manager.
+
+        In ``collect_trajectory`` it belongs to the attempt at hand; elsewhere (a hand-written
+        ``evaluate``) it is an attempt of its own, stored when it ends and resumed when the run is.
+        ``options`` replace fields of the sandbox's specification: ``image``, ``resources``, …
+        """
+        from dataclasses import replace
+
+        from environments.attempt_scope import current_attempt
+        from environments.rollout import Rollout
+        from environments.standalone import StandaloneRollout
+
+        spec = replace(spec or self.sandbox_spec(item), **options)
+        scope = current_attempt.get()
+        if scope is not None and scope.group.item is item:
+            return Rollout(self, scope, spec, self._tools_of(scope.group))
+        return StandaloneRollout.begin(self, item, attempt, spec)
+
+    def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
+        """Tool schemas and names for the group at hand."""
+        from environments.attempt_scope import current_group
+
+        group = current_group.get()
+        tools = self._select_tools(group)
+        return [tool.schema() for tool in tools], {tool.name for tool in tools}
+
+    def _select_tools(self, group: GroupScope | None) -> list[Tool]:
+        from environments.tools.definitions import select_tools
+
+        config = self.config
+        named = self.toolsets_for_item(group.item) if group is not None else None
+        selection = select_tools(
+            named if named is not None else config.enabled_toolsets,
+            config.disabled_toolsets,
+            None if named is not None else config.distribution,
+            group.seed if group is not None else config.seed,
+        )
+        return list(selection.tools)
+
+    def _tools_of(self, group: GroupScope) -> list[Tool]:
+        """Tools of a group, resolved once and carried by the group."""
+        if "tools" not in group.slots:
+            group.slots["tools"] = self._resolve_group(group)
+        return list(group.slots["tools"])
+
+    def _resolve_group(self, group: GroupScope) -> list[Tool]:
+        if not is_overridden(self, "_resolve_tools_for_group", HermesAgentBaseEnv):
+            return self._select_tools(group)
+        from environments.tools.registry import get_tool
+
+        schemas, names = self._resolve_tools_for_group()
+        ordered = [schema["function"]["name"] for schema in schemas]
+        return [get_tool(name) for name in ordered if name in names]
+
+    def tool_settings(self) -> ToolSettings:
+        """Limits of the tools, from the configuration."""
+        from environments.tools.base import ToolSettings
+
+        config = self.config
+        return ToolSettings(
+            terminal_timeout=config.terminal_timeout,
+            default_result_size_chars=config.default_result_size_chars,
+            turn_budget_chars=config.turn_budget_chars,
+            preview_size_chars=config.preview_size_chars,
+            tool_result_overrides=dict(config.tool_result_overrides or {}),
+        )
+
+    def empty_toolbox(self) -> Toolbox:
+        """A toolbox for rollouts without tools; every call gets a helpful error."""
+        from environments.tools.base import ToolState
+        from environments.tools.toolbox import Toolbox
+
+        return Toolbox([], ToolState(sandbox=None, settings=self.tool_settings()))  # type: ignore[arg-type]
+
+    def as_messages(self, prompt: str | Message | Sequence[Message]) -> list[Message]:
+        """A prompt as messages, with the system prompt in front where there is none."""
+        if isinstance(prompt, str):
+            messages: list[Message] = [{"role": "user", "content": prompt}]
+        elif isinstance(prompt, dict):
+            messages = [dict(prompt)]
+        else:
+            messages = [dict(message) for message in prompt]
+        system = self.config.system_prompt
+        if system and not any(message.get("role") == "system" for message in messages):
+            messages.insert(0, {"role": "system", "content": system})
+        return messages
+
+    async def prompt_messages(self, item: Item) -> list[Message]:
+        """The messages a conversation about this item begins with."""
+        prompt: Any = self.format_prompt(item)
+        if inspect.isawaitable(prompt):
+            prompt = await prompt
+        if not isinstance(prompt, str | dict | list | tuple):
+            raise UserCodeError(f"format_prompt returned {type(prompt).__name__}; text or messages are needed")
+        return self.as_messages(prompt)
+
+    def sampling_parameters(self) -> dict[str, Any]:
+        """See ``BaseEnv.sampling_parameters``."""
+        config = self.config
+        parameters = {
+            "temperature": config.agent_temperature,
+            "top_p": config.top_p,
+            "reasoning_effort": config.reasoning_effort,
+            "max_reasoning_tokens": config.max_reasoning_tokens,
+            "extra_body": config.extra_body,
+        }
+        return {name: value for name, value in parameters.items() if value is not None}
+
+    def agent_task(self, rollout: Rollout, messages: list[Message]) -> AgentTask:
+        """What the agent is asked to do, within the configuration's limits."""
+        from environments.agent import AgentTask
+        from environments.plain_calls import run_user_code
+
+        config = self.config
+        clock = rollout.scope.waiting if config.rollout_timeout_clock == "working" else None
+
+        async def ask_user(result: AgentResult) -> str | Message | None:
+            answer: str | Message | None = await run_user_code(
+                self.next_message, rollout.item, result, rollout.ctx
+            )
+            return answer
+
+        return AgentTask(
+            messages=messages,
+            max_turns=config.max_agent_turns,
+            max_tokens=config.max_token_length if config.max_token_length > 0 else None,
+            token_budget=config.token_budget,
+            time_limit=config.rollout_timeout,
+            waiting_clock=clock,
+            repeated_calls_limit=config.repeated_calls_limit,
+            sampling={**self.sampling_parameters(), "seed": rollout.seed},
+            next_message=ask_user if is_overridden(self, "next_message", HermesAgentBaseEnv) else None,
+        )
+
+    # One attempt.
+
+    async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
+        """Roll an item out in a sandbox of its own, and judge what is left."""
+        async with self.rollout(item) as rollout:
+            result = await rollout.run()
+            verdict = await rollout.score(result)
+        return scored_item(rollout, verdict.reward), []
+
+    async def open_session(self, rollout: Rollout) -> Session:
+        """The rollout's line to its policy."""
+        policy = self.policy
+        if policy == "oracle":
+            from environments.inference.policies import OracleSession
+
+            script = self.oracle(rollout.item)
+            return OracleSession(await script if inspect.isawaitable(script) else script)
+        if policy == "nop":
+            from environments.inference.policies import NopSession
+
+            return NopSession()
+        return self.server.session(split=rollout.split)
+
+    @property
+    def policy(self) -> str | None:
+        """``oracle`` or ``nop`` where no model acts."""
+        kind = self.server_configs[0].server_type if self.server_configs else None
+        return kind if kind in POLICIES else None
+
+    async def prepare_policy(self, rollout: Rollout) -> None:
+        """Let the environment prepare the sandbox for its oracle."""
+        if self.policy == "oracle" and is_overridden(self, "prepare_oracle", HermesAgentBaseEnv):
+            from environments.plain_calls import run_user_code
+
+            await run_user_code(self.prepare_oracle, rollout.item, rollout.ctx)
+
+    def prepare_scope(self, scope: AttemptScope) -> None:
+        """See ``BaseEnv.prepare_scope``: lets user code name rollouts of its own."""
+        from environments.rollout import Rollout
+
+        def open_rollout(task_id: str) -> Rollout:
+            group = scope.group
+            return Rollout(
+                self,
+                scope,
+                self.sandbox_spec(group.item),
+                self._tools_of(group),
+                task_id=task_id,
+                split=group.split,
+            )
+
+        scope.open_rollout = open_rollout
+        run = self.active_run
+        if run is not None and run.store is not None and "tools_hash" not in scope.group.slots:
+            schemas = [tool.schema() for tool in self._tools_of(scope.group)]
+            scope.group.slots["tools_hash"] = run.store.put_tools(schemas)
+        scope.record.provenance.tools_hash = scope.group.slots.get("tools_hash", "")
+
+    async def create_sandbox(self, spec: SandboxSpec) -> Sandbox:
+        """One sandbox on the run's backend."""
+        if self._backend is None:
+            await self._start_backend()
+        assert self._backend is not None
+        return await self._backend.create(spec)
+
+    # Life of a run.
+
+    async def start(self) -> None:
+        """Start servers and check the sandbox backend and the tools before anything is rolled out."""
+        self._select_tools(None)
+        self._check_parser()
+        await self._start_backend()
+        await super().start()
+
+    def _check_parser(self) -> None:
+        if self.policy is None:
+            from environments.tool_call_parsers import get_parser
+
+            get_parser(self.config.tool_call_parser)
+
+    async def _start_backend(self) -> None:
+        from environments.sandboxes.registry import create_backend
+
+        run = self.active_run
+        backend = create_backend(self.config.terminal_backend, self.config, run.run_id if run else "")
+        self._backend = backend
+        await backend.check()
+        if getattr(backend, "isolation", None) == "none":
+            self._allow_no_isolation()
+
+    def _allow_no_isolation(self) -> None:
+        if self.policy is None and not self.config.allow_unisolated:
+            raise NotSupported(
+                "this machine offers no isolation for the local backend, so a model's commands would run "
+                "with your rights on your files; use --env.terminal_backend docker, or accept it with "
+                "--env.allow_unisolated true"
+            )
+        logger.warning("the local backend runs without isolation on this machine")
+
+    async def close(self) -> None:
+        """Release sandboxes and servers."""
+        backend, self._backend = self._backend, None
+        try:
+            if backend is not None:
+                await backend.close()
+        finally:
+            await super().close()
+
+
+def scored_item(rollout: Rollout, reward: float | None) -> ScoredDataItem:
+    """The row of an attempt in the form of the trajectory API; phase 1 has placeholder tokens, marked."""
+    record = rollout.record
+    row: ScoredDataItem = {"scores": float(reward or 0.0), "messages": record.messages}
+    if record.sequences:
+        last = record.sequences[-1]
+        row.update(tokens=last.tokens, masks=last.mask, inference_logprobs=last.logprobs)
+    else:
+        row.update(
+            tokens=[0],
+            masks=[MASKED],
+            inference_logprobs=[MASKED_LOGPROB],
+            overrides={"placeholder_tokens": True},
+        )
+    return row
+
+
+def handle_function_call(name: str, arguments: dict[str, Any] | None = None, task_id: str | None = None) -> str:
+    """Call a tool of the rollout at hand from plain code; its result as JSON text."""
+    from environments.attempt_scope import current_attempt
+    from environments.tool_context import ToolContext
+
+    scope = current_attempt.get()
+    if task_id is None and scope is not None and scope.rollouts:
+        task_id = next(iter(scope.rollouts))
+    if task_id is None:
+        return json.dumps({"error": "no rollout is running here"})
+    return ToolContext(task_id).call_tool(name, arguments)

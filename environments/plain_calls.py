@@ -1,0 +1,157 @@
+"""Plain calls inside asynchronous user code.
+
+Reward functions are written as ``async def compute_reward`` but call ``ctx.terminal("pytest")``
+without ``await``. Such a call must not block the event loop. So user code runs inside a greenlet on
+the main loop: a plain call switches out of it with the coroutine to be awaited, the surrounding task
+awaits it like any other, and the result is switched back in. Locks, clients and semaphores made in
+``setup()`` stay on their loop, ``asyncio.timeout`` and cancellation reach into a plain call, and a
+thousand of them cost no thread. (SQLAlchemy's asyncio layer rests on the same idea.)
+
+Known gap: code that blocks without calling us, such as ``time.sleep``, still blocks the loop; the
+lag monitor of the scheduler names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import greenlet
+
+T = TypeVar("T")
+
+_in_user_code: contextvars.ContextVar[bool] = contextvars.ContextVar("in_user_code", default=False)
+
+
+class _UserCode(greenlet.greenlet):
+    """A greenlet that runs user code, told apart from greenlets of other libraries."""
+
+
+class _Await:
+    """Message of a plain call to the task around it: await this."""
+
+    __slots__ = ("coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.coroutine = coroutine
+
+
+def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    """Run a coroutine to its end from plain code, wherever that code runs.
+
+    In user code on the loop only the calling task is suspended; in another thread that thread waits.
+    Raises ``RuntimeError`` on the loop outside user code, where waiting would deadlock.
+    """
+    current = greenlet.getcurrent()
+    if isinstance(current, _UserCode):
+        parent = current.parent
+        del current
+        return parent.switch(_Await(coroutine))  # type: ignore[no-any-return, union-attr]
+    if _running_loop() is loop:
+        coroutine.close()
+        raise RuntimeError("a plain ctx call cannot wait here; write `await ctx.aio.…` instead")
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def run_user_code(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function, plain or ``async``; plain calls of ours work in both.
+
+    A plain function runs in a thread, as it may block in ways that we cannot see.
+    """
+    token = _in_user_code.set(True)
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await _Drive(function(*arguments))
+        result = await asyncio.to_thread(function, *arguments)
+        if inspect.isawaitable(result):
+            return await _Drive(_as_coroutine(result))
+        return result
+    finally:
+        _in_user_code.reset(token)
+
+
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+class _Drive:
+    """Awaitable that drives a coroutine inside a greenlet."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        runner: Any = _UserCode(_step_through(self.coroutine))
+        runner.gr_context = contextvars.copy_context()
+        message: Any = runner.switch()
+        try:
+            while True:
+                if type(message) is _Await:
+                    try:
+                        result = yield from message.coroutine.__await__()
+                    except BaseException as error:  # handed to the user's code, whatever it is
+                        message = runner.throw(error)
+                    else:
+                        message = runner.switch(result)
+                elif message[0] == "done":
+                    return message[1]
+                else:
+                    try:
+                        value = yield message[1]
+                    except BaseException as error:  # cancellation travels this way
+                        message = runner.switch((False, error))
+                    else:
+                        message = runner.switch((True, value))
+        finally:
+            # The frames refer to each other; without this every finished drive waits for the collector.
+            runner = message = None
+
+
+def _step_through(coroutine: Coroutine[Any, Any, Any]) -> Callable[[], tuple[str, Any]]:
+    def run() -> tuple[str, Any]:
+        advance: Callable[[Any], Any] = coroutine.send
+        value: Any = None
+        while True:
+            try:
+                yielded = advance(value)
+            except StopIteration as stop:
+                return ("done", stop.value)
+            parent: Any = greenlet.getcurrent().parent
+            succeeded, value = parent.switch(("yield", yielded))
+            advance = coroutine.send if succeeded else coroutine.throw
+
+    return run
+
+
+@contextmanager
+def subtasks_of_user_code(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """While active, tasks that user code starts (``gather``, ``create_task``) may make plain calls too."""
+    previous = loop.get_task_factory()
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        if _in_user_code.get() and asyncio.iscoroutine(coroutine):
+            coroutine = _drive(coroutine)
+        if previous is not None:
+            return previous(loop, coroutine, **options)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    loop.set_task_factory(factory)
+    try:
+        yield
+    finally:
+        loop.set_task_factory(previous)
+
+
+async def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return await _Drive(coroutine)

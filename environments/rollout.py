@@ -1,0 +1,302 @@
+"""One rollout and everything that it owns: sandbox, tools, session, record.
+
+::
+
+    async with self.rollout(item) as r:
+        result = await r.run(messages)
+        verdict = await r.score(result)
+
+The sandbox is made when it is first needed and released when the block ends, however it ends. What
+happens in the block is written to the attempt's record as it happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from environments.agent import AgentTask
+from environments.agent_loop import AgentResult, ToolError
+from environments.attempt_scope import AttemptScope, current_attempt
+from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.records import Attempt, Ending, Item, Message, Outcome, Verdict
+from environments.scoring import score_rollout
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from environments.hermes_base_env import HermesAgentBaseEnv
+    from environments.inference.session import Session
+    from environments.sandboxes.base import Sandbox, SandboxSpec
+    from environments.tool_context import ToolContext
+    from environments.tools.base import Tool
+    from environments.tools.toolbox import Toolbox
+
+
+class Rollout:
+    """What one attempt at one item works with. Made by ``HermesAgentBaseEnv.rollout``."""
+
+    def __init__(
+        self,
+        environment: HermesAgentBaseEnv,
+        scope: AttemptScope,
+        spec: SandboxSpec,
+        tools: Sequence[Tool],
+        *,
+        task_id: str | None = None,
+        split: str = "train",
+    ) -> None:
+        self.environment = environment
+        self.scope = scope
+        self.spec = spec
+        self.tools = list(tools)
+        self.task_id = task_id or uuid.uuid4().hex
+        self.split = split
+        self._sandbox: Sandbox | None = None
+        self._toolbox: Toolbox | None = None
+        self._session: Session | None = None
+        self._making = asyncio.Lock()
+        self._released = False
+        self._context: ToolContext | None = None
+
+    @property
+    def item(self) -> Item:
+        """The item being rolled out."""
+        return self.scope.group.item
+
+    @property
+    def record(self) -> Attempt:
+        """The attempt's record, filled as the rollout goes on."""
+        return self.scope.record
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier, interrupted run already has this attempt; ``run`` and ``score`` give it back."""
+        return self.record.outcome is Outcome.SCORED
+
+    @property
+    def seed(self) -> int:
+        """Seed of this attempt."""
+        return self.scope.seed
+
+    @property
+    def ctx(self) -> ToolContext:
+        """The same sandbox for the reward function."""
+        if self._context is None:
+            from environments.tool_context import ToolContext
+
+            self._context = ToolContext(self.task_id, rollout=self)
+        return self._context
+
+    async def __aenter__(self) -> Rollout:
+        self.scope.rollouts[self.task_id] = self
+        try:
+            if self.tools and not self.finished:
+                await self.sandbox()
+        except BaseException:
+            await self.release()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+    async def sandbox(self) -> Sandbox:
+        """The rollout's machine, made at the first call."""
+        async with self._making:
+            if self._released:
+                raise SandboxReleased(f"the sandbox of rollout {self.task_id} was released")
+            if self._sandbox is None:
+                started = time.monotonic()
+                self._sandbox = await self.environment.create_sandbox(self.spec)
+                self.record.clock.sandbox_start += time.monotonic() - started
+                self.record.sandbox = self._sandbox.info
+            return self._sandbox
+
+    async def toolbox(self, names: set[str] | None = None) -> Toolbox:
+        """The rollout's tools; ``names`` leaves only these."""
+        if self._toolbox is None or names is not None:
+            from environments.tools.base import ToolState
+            from environments.tools.toolbox import Toolbox
+
+            tools = [tool for tool in self.tools if names is None or tool.name in names]
+            state = (
+                self._toolbox.state
+                if self._toolbox is not None
+                else ToolState(sandbox=await self.sandbox(), settings=self.environment.tool_settings())
+            )
+            toolbox = Toolbox(tools, state)
+            if names is not None:
+                return toolbox
+            self._toolbox = toolbox
+        return self._toolbox
+
+    async def session(self) -> Session:
+        """The conversation's line to the policy."""
+        if self._session is None:
+            self._session = await self.environment.open_session(self)
+        return self._session
+
+    def session_for(self, server: Any) -> Any:
+        """What a loop built by user code talks to: ``server``, pinned where it is a server manager."""
+        open_session = getattr(server, "session", None)
+        if callable(open_session) and server is self.environment.server:
+            return _Late(self)
+        return server
+
+    async def run(
+        self, messages: str | Message | Sequence[Message] | None = None, **limits: Any
+    ) -> AgentResult:
+        """Let the agent act. ``messages`` default to the environment's prompt for the item.
+
+        ``limits`` override fields of ``AgentTask``: ``max_turns``, ``time_limit``, ``sampling``, …
+        """
+        if self.finished:
+            return result_of(self.record)
+        environment = self.environment
+        if messages is None:
+            messages = await environment.prompt_messages(self.item)
+        session = await self.session()
+        await environment.prepare_policy(self)
+        task: AgentTask = environment.agent_task(self, environment.as_messages(messages))
+        for name, value in limits.items():
+            if not hasattr(task, name):
+                raise TypeError(f"AgentTask has no limit {name!r}")
+            setattr(task, name, value)
+        record = self.record
+        record.agent.name, record.agent.version = environment.agent.name, environment.agent.version
+        record.agent.wire, record.agent.phase = session.wire, session.phase
+        record.agent.model = session.model
+        sandbox = await self.sandbox() if self.tools else None
+        toolbox = await self.toolbox() if self.tools else environment.empty_toolbox()
+        record.tool_names = list(toolbox.names)
+        result = await environment.agent.run(task, session, toolbox, sandbox)
+        self.record_result(result)
+        record.sequences = session.sequences()
+        return result
+
+    def record_result(self, result: AgentResult) -> None:
+        """Take an agent's result into the record."""
+        record = self.record
+        record.messages = result.messages
+        record.turns = result.turns
+        record.usage = result.usage
+        record.ending = result.ending
+        record.tool_errors = [
+            {"turn": e.turn, "tool_name": e.tool_name, "arguments": e.arguments, "error": e.error}
+            for e in result.tool_errors
+        ]
+        clock = record.clock
+        clock.model = sum(max(0.0, t.ended_at - t.started_at - t.waiting) for t in result.turns)
+        clock.tools = sum(c.ended_at - c.started_at for t in result.turns for c in t.tool_calls)
+
+    async def score(self, result: AgentResult) -> Verdict:
+        """Judge what the rollout left behind; see ``scoring``."""
+        record = self.record
+        if self.finished and record.verdict is not None:
+            return record.verdict
+        if record.ending is None:
+            self.record_result(result)
+        started = time.monotonic()
+        try:
+            verdict = await self._verdict(result)
+        finally:
+            record.clock.verification += time.monotonic() - started
+        record.verdicts.append(verdict)
+        return verdict
+
+    async def _verdict(self, result: AgentResult) -> Verdict:
+        if result.ending is Ending.SANDBOX_BROKEN:
+            return broken_sandbox_verdict("the agent broke its sandbox")
+        if self._sandbox is not None and not await self._sandbox.alive():
+            raise SandboxError(f"sandbox {self._sandbox.id} died while no command of the agent ran")
+        try:
+            return await score_rollout(self, result)
+        except SandboxBroken as error:
+            self.record.ending = Ending.SANDBOX_BROKEN
+            return broken_sandbox_verdict(f"the sandbox broke under grading: {error}")
+
+    async def release(self) -> None:
+        """Give everything back; later use raises ``SandboxReleased``. Not undone by cancellation."""
+        self._released = True
+        self.scope.rollouts.pop(self.task_id, None)
+        work = asyncio.ensure_future(self._release())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await work
+            raise
+
+    async def _release(self) -> None:
+        async with self._making:
+            sandbox, session = self._sandbox, self._session
+            self._sandbox = self._session = None
+        try:
+            if self._toolbox is not None:
+                await self._toolbox.cleanup()
+        finally:
+            if session is not None:
+                await session.close()
+            if sandbox is not None:
+                await sandbox.close()
+
+    @property
+    def released(self) -> bool:
+        """Whether the rollout is over."""
+        return self._released
+
+
+class _Late:
+    """A chat server that opens the rollout's session at the first call."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self.rollout = rollout
+
+    async def chat_completion(self, messages: Any, tools: Any = None, **sampling: Any) -> Any:
+        session = await self.rollout.session()
+        return await session.chat_completion(messages, tools, **sampling)
+
+
+def broken_sandbox_verdict(explanation: str) -> Verdict:
+    """Score 0 for an agent that destroyed its own machine; never a new draw."""
+    return Verdict(
+        reward=0.0, explanation=explanation, passed=False, verifier="framework", started_at=time.time()
+    )
+
+
+def result_of(record: Attempt) -> AgentResult:
+    """The agent's result, read back from a finished attempt."""
+    ending = record.ending or Ending.STOPPED
+    return AgentResult(
+        messages=record.messages,
+        turns_used=len(record.turns),
+        finished_naturally=ending is Ending.STOPPED,
+        reasoning_per_turn=[
+            m.get("reasoning_content") for m in record.messages if m.get("role") == "assistant"
+        ],
+        tool_errors=[ToolError(tool_result="", **error) for error in record.tool_errors],
+        ending=ending,
+        turns=record.turns,
+        usage=record.usage,
+    )
+
+
+async def rollout_for_task(task_id: str) -> Rollout:
+    """The live rollout of this name in the attempt at hand; made where user code is the first to name it."""
+    scope = current_attempt.get()
+    if scope is None:
+        raise RuntimeError(
+            "no attempt is running here: use `async with self.rollout(item) as r` in code that the "
+            "framework did not call"
+        )
+    if task_id in scope.rollouts:
+        return scope.rollouts[task_id]
+    if scope.open_rollout is None:
+        raise RuntimeError(f"the environment {scope.record.environment} has no sandboxes")
+    rollout = scope.open_rollout(task_id)
+    return await rollout.__aenter__()

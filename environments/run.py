@@ -1,0 +1,260 @@
+"""One run of one workflow: its identity, store, progress, tracker and circuit breaker.
+
+An environment has one active run at a time. What a run makes is append-only and on disk before it is
+counted; whatever ends the run, ``close`` releases what it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import environments
+from environments.errors import BadRequest, RunAborted, StoreError
+from environments.lag_monitor import lag_monitor
+from environments.records import Attempt, Outcome, Provenance
+from environments.scheduler import Breaker, one_line
+
+if TYPE_CHECKING:
+    from environments.base_env import BaseEnv
+    from environments.results.progress import Progress
+    from environments.results.store import RunStore
+    from environments.results.tracker import Tracker
+
+logger = logging.getLogger(__name__)
+
+ALIKE_BAD_REQUESTS = 3
+"""The same refusal three times with no call that worked: every attempt would meet it."""
+
+
+@dataclass
+class RunReport:
+    """How a run ended. ``complete`` means that everything planned is there and valid."""
+
+    complete: bool
+    message: str = ""
+    attempts: list[Attempt] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    groups: int = 0
+    output: Path | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the run is complete, else 1."""
+        return 0 if self.complete else 1
+
+
+class Run:
+    """What every part of a workflow shares. Made by ``open_run``."""
+
+    def __init__(self, environment: BaseEnv, directory: Path | None) -> None:
+        self.environment = environment
+        self.directory = directory
+        self.run_id = uuid.uuid4().hex[:12]
+        self.store: RunStore | None = None
+        self.tracker: Tracker | None = None
+        self.progress: Progress | None = None
+        self.breaker = Breaker()
+        self.backlog: deque[Any] = deque()
+        self.provenance = Provenance(framework_version=environments.__version__)
+        self.attempts: list[Attempt] = []
+        """Attempts that ended in this run, and those that it found finished."""
+        self.errors: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.tokens = 0
+        self.reward_sum = 0.0
+        self.scored = 0
+        self.evaluations_logged = 0
+        self.started = time.time()
+        self._earlier: dict[tuple[str, str, int], Attempt] = {}
+        self._bad_requests: Counter[str] = Counter()
+        self._worked = False
+
+    def earlier(self, group_id: str, item_id: str, item_hash: str) -> dict[int, Attempt]:
+        """Attempts of a group that an earlier run had scored, by number."""
+        found = {
+            attempt.attempt: attempt
+            for (group, item, _), attempt in self._earlier.items()
+            if group == group_id and item == item_id
+        }
+        return {n: a for n, a in found.items() if a.valid and a.provenance.item_hash == item_hash}
+
+    def remember(self, attempts: list[Attempt]) -> None:
+        """Take over what an earlier run left in the store."""
+        by_group: dict[tuple[str, str, int], Attempt] = {attempt.key: attempt for attempt in attempts}
+        self._earlier = by_group
+
+    def finished(self, attempt: Attempt) -> None:
+        """An attempt has ended: store it, count it, and see whether the run can go on."""
+        if self.store is not None:
+            self.store.append(attempt)
+        self.count(attempt)
+        self.breaker.record(attempt)
+
+    def count(self, attempt: Attempt) -> None:
+        """Count an attempt in what progress shows."""
+        self.attempts.append(attempt)
+        self.tokens += attempt.usage.completion_tokens
+        if attempt.valid:
+            self._worked = True
+            self.scored += 1
+            self.reward_sum += attempt.reward or 0.0
+        elif attempt.outcome is not None:
+            self.errors[attempt.outcome] += 1
+            failure = attempt.failures[-1] if attempt.failures else None
+            if failure is not None:
+                self.note(f"{attempt.item_id} attempt {attempt.attempt}: {attempt.outcome}: {failure.message}")
+
+    def note_retry(self, attempt: Attempt) -> None:
+        """An attempt failed and is tried again."""
+        self.retries[str(attempt.outcome)] += 1
+        failure = attempt.failures[-1]
+        self.note(
+            f"{attempt.item_id} attempt {attempt.attempt}, try {attempt.try_number + 1}: "
+            f"{attempt.outcome}: {failure.message}; trying again"
+        )
+
+    def note_bad_request(self, error: BadRequest) -> None:
+        """A server refused a request; where none has worked yet and it goes on, the run ends."""
+        self._bad_requests[str(error)] += 1
+        if not self._worked and self._bad_requests[str(error)] >= ALIKE_BAD_REQUESTS:
+            raise RunAborted(f"the model server refuses every request: {one_line(error)}") from error
+
+    def note(self, text: str) -> None:
+        """A line for the user, where it does not tear the progress display."""
+        if self.progress is not None:
+            self.progress.note(text)
+        else:
+            logger.warning("%s", text)
+
+
+@asynccontextmanager
+async def open_run(
+    environment: BaseEnv, directory: Path | None, *, title: str, total: int | None
+) -> AsyncIterator[Run]:
+    """Open the store, start the servers, and release everything at the end, in reverse order."""
+    from environments.plain_calls import subtasks_of_user_code
+
+    loop = asyncio.get_running_loop()
+    run = Run(environment, directory)
+    with ExitStack() as stack:
+        pool_size = getattr(environment.config, "tool_pool_size", None) or 32
+        executor = ThreadPoolExecutor(pool_size, thread_name_prefix="environments")
+        loop.set_default_executor(executor)
+        stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+        stack.enter_context(subtasks_of_user_code(loop))
+        stack.enter_context(lag_monitor(loop))
+        if directory is not None:
+            _open_store(run, directory, stack)
+        environment.active_run = run
+        try:
+            await environment.start()
+            await _open_tracker(run)
+            await environment.run_setup()
+            _open_progress(run, title, total, stack)
+            yield run
+        except OSError as error:
+            raise StoreError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")) from error
+        finally:
+            await _close(environment, run)
+
+
+def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
+    from environments.results.fingerprint import content_hash, result_affecting, scrub
+    from environments.results.store import Manifest, RunStore
+
+    environment = run.environment
+    affecting = result_affecting(environment.config, environment.server_configs)
+    manifest = Manifest(
+        run_id=run.run_id,
+        environment=environment.environment_name,
+        framework_version=environments.__version__,
+        created_at=run.started,
+        config={
+            "env": scrub(environment.config),
+            "openai": [scrub(config) for config in environment.server_configs],
+        },
+        result_affecting=affecting,
+    )
+    run.store = stack.enter_context(
+        RunStore.open(directory, manifest, resume=environment.config.resume)
+    )
+    run.run_id = run.store.manifest.run_id
+    run.provenance.config_hash = content_hash(affecting)
+    run.provenance.git_commit = git_commit(environment)
+    run.provenance.dataset = getattr(environment.config, "dataset_name", None)
+    run.remember(run.store.attempts())
+
+
+def _open_progress(run: Run, title: str, total: int | None, stack: ExitStack) -> None:
+    from environments.results.progress import Progress
+
+    run.progress = Progress(total, mode=run.environment.config.progress, title=title)
+    run.progress.start()
+    stack.callback(run.progress.finish)
+
+
+async def _open_tracker(run: Run) -> None:
+    from environments.results.fingerprint import scrub
+    from environments.results.tracker import Tracker
+
+    environment = run.environment
+    name = environment.config.wandb_name or environment.environment_name
+    run.tracker = await asyncio.to_thread(
+        Tracker.open, environment.config.use_wandb, name, scrub(environment.config)
+    )
+
+
+async def _close(environment: BaseEnv, run: Run) -> None:
+    work = asyncio.ensure_future(_release(environment, run))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await work
+        raise
+
+
+async def _release(environment: BaseEnv, run: Run) -> None:
+    try:
+        await environment.close()
+    finally:
+        environment.active_run = None
+        if run.tracker is not None:
+            await asyncio.to_thread(run.tracker.finish)
+
+
+def git_commit(environment: BaseEnv) -> str | None:
+    """Commit of the checkout that holds the environment's code, None where there is none."""
+    import sys
+
+    module = sys.modules.get(type(environment).__module__)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(file).resolve().parent,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+
+def failed_attempts(attempts: list[Attempt]) -> list[Attempt]:
+    """Those that ended without a score."""
+    return [attempt for attempt in attempts if attempt.outcome is not Outcome.SCORED]

@@ -1,0 +1,1 @@
+"""The three workflows: where items come from and where attempts go."""

@@ -1,0 +1,135 @@
+"""``evaluate``: run an environment's evaluation, and roll out and judge its items with resume.
+
+``evaluate(environment)`` is the workflow around the user's own ``evaluate()``; ``evaluate_items`` is
+what such a method calls to have items rolled out side by side, resumed, counted and aggregated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from environments.attempt_scope import GroupScope
+from environments.errors import RunAborted
+from environments.records import Item, Outcome
+from environments.run import RunReport, failed_attempts, open_run
+from environments.scheduler import Pool, run_attempt
+from environments.workflows.process import ItemFilter, check_globs
+
+if TYPE_CHECKING:
+    from environments.base_env import BaseEnv
+
+
+async def evaluate(environment: BaseEnv) -> RunReport:
+    """Run ``environment.evaluate()`` and say honestly what came of it."""
+    from environments.plain_calls import run_user_code
+
+    directory = Path(
+        environment.config.data_dir_to_save_evals
+        or f"evals/{environment.config.wandb_name or environment.environment_name}"
+    )
+    title = f"{environment.environment_name} evaluate"
+    async with open_run(environment, directory, title=title, total=None) as run:
+        progress = environment.watch_progress(lambda: 0)
+        try:
+            returned = await run_user_code(environment.evaluate)
+        finally:
+            progress.cancel()
+        metrics = returned if isinstance(returned, dict) else {}
+        if not run.attempts and not run.evaluations_logged and not environment.model_calls and not metrics:
+            raise RunAborted(
+                f"evaluate() of {type(environment).__name__} did nothing: no rollout, no model call, no "
+                "evaluate_log. Write it, for instance with `await self.evaluate_items(items)`"
+            )
+        failures = failed_attempts(run.attempts)
+        planned = run.environment.planned_attempts
+        complete = not failures and len(run.attempts) >= planned
+        parts = [f"{len(run.attempts)} attempts in {directory}"]
+        if failures:
+            kinds = Counter(str(attempt.outcome) for attempt in failures)
+            parts.append(
+                f"{len(failures)} failed ({', '.join(f'{n} {k}' for k, n in kinds.items())}); the same "
+                "command tries them again"
+            )
+        return RunReport(
+            complete=complete,
+            message="; ".join(parts),
+            attempts=run.attempts,
+            metrics=metrics,
+            output=directory,
+        )
+
+
+async def evaluate_items(
+    environment: BaseEnv, items: Iterable[Item], *, name: str | None = None, log: bool = True
+) -> dict[str, float]:
+    """Roll out and judge items, ``config.attempts`` times each, and aggregate.
+
+    Finished attempts of an earlier run are not run again. Results are stored as they end; metrics and
+    samples are written also when the evaluation is interrupted.
+    """
+    from environments.results.metrics import evaluation_metrics
+
+    config, run = environment.config, environment.active_run
+    assert run is not None
+    groups = _select(environment, items, name or "eval")
+    planned = len(groups) * config.attempts
+    environment.planned_attempts += planned
+    started = time.time()
+    first = len(run.attempts)
+    pool = Pool(environment.evaluation_concurrency())
+    metrics: dict[str, float] = {}
+
+    async def one(group: GroupScope, number: int) -> None:
+        if number in group.finished:
+            run.count(group.finished[number])
+        else:
+            await run_attempt(environment, group, number, run.finished)
+        environment.show_progress(done=len(run.attempts), total=environment.planned_attempts)
+
+    try:
+        for number in range(config.attempts):
+            for group in groups:
+                await pool.start(lambda group=group, number=number: one(group, number))
+        await pool.finish()
+    finally:
+        await pool.cancel()
+        attempts = run.attempts[first:]
+        metrics = evaluation_metrics(attempts, elapsed=time.time() - started, planned=planned)
+        if log and attempts:
+            await _log(environment, attempts, metrics, started)
+    return metrics
+
+
+def _select(environment: BaseEnv, items: Iterable[Item], prefix: str) -> list[GroupScope]:
+    items = list(items)
+    groups = [environment.new_group(item, None, prefix=prefix) for item in items]
+    repeated = {name for name, count in Counter(g.item_id for g in groups).items() if count > 1}
+    for number, group in enumerate(groups):
+        if group.item_id in repeated:
+            group.item_id = f"{group.item_id}#{number}"
+            group.group_id = f"{prefix}/{group.item_id}"
+    check_globs(environment.config.item_ids, [group.item_id for group in groups])
+    item_filter = ItemFilter(environment.config.item_ids, environment.config.limit)
+    chosen = [group for group in groups if item_filter.takes(group.item_id)]
+    run = environment.active_run
+    assert run is not None
+    for group in chosen:
+        group.finished = run.earlier(group.group_id, group.item_id, group.slots["item_hash"])
+    return chosen
+
+
+async def _log(environment: BaseEnv, attempts: list[Any], metrics: dict[str, float], started: float) -> None:
+    from environments.results.evaluate_log import sample_from_attempt
+
+    await environment.evaluate_log(
+        metrics=metrics,
+        samples=[sample_from_attempt(a) for a in attempts if a.outcome is not Outcome.CANCELLED],
+        start_time=started,
+        end_time=time.time(),
+        generation_parameters=environment.sampling_parameters(),
+    )
+    await environment.wandb_log(dict(metrics))

@@ -1,0 +1,204 @@
+"""``process``: draw items, roll groups out side by side, append each group as it ends.
+
+A group's key is the number of its draw. A resumed run replays ``get_next_item`` and leaves out the
+draws whose group is in the file, so groups in flight at the interruption are neither lost nor made
+twice, in whatever order they had finished.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from environments.attempt_scope import GroupScope
+from environments.errors import RunAborted
+from environments.records import ScoredDataGroup
+from environments.run import Run, RunReport, open_run
+from environments.scheduler import Pool, run_group
+
+if TYPE_CHECKING:
+    from environments.base_env import BaseEnv
+    from environments.results.groups import GroupFile
+
+FRUITLESS_DRAWS = 10_000
+"""Draws in a row that the item filters leave out before the run gives up: no such item comes."""
+
+
+async def process(environment: BaseEnv) -> RunReport:
+    """Make ``total_steps`` groups and write them to ``data_path_to_save_groups``."""
+    from environments.results.groups import GroupFile
+    from environments.results.store import run_directory
+
+    config = environment.config
+    path = Path(config.data_path_to_save_groups or f"data/{environment.environment_name}.jsonl")
+    title = f"{environment.environment_name} process"
+    async with open_run(environment, run_directory(path), title=title, total=config.total_steps) as run:
+        with GroupFile(path, resume=config.resume) as file:
+            workflow = _Process(environment, run, file)
+            await workflow.make_groups()
+        return await workflow.report(path)
+
+
+class _Process:
+    def __init__(self, environment: BaseEnv, run: Run, file: GroupFile) -> None:
+        self.environment, self.run, self.file = environment, run, file
+        self.done = file.finished()
+        self.planned = environment.config.total_steps
+        self.left_out = 0
+        self.failed_groups = 0
+        self.exhausted = False
+        self.changed = 0
+        self.resumed = 0
+        self.item_filter = ItemFilter(environment.config.item_ids, environment.config.limit)
+
+    async def make_groups(self) -> None:
+        workers = self.environment.group_concurrency()
+        pool = Pool(workers)
+        progress = self.environment.watch_progress(lambda: pool.running * self.environment.config.group_size)
+        try:
+            self._show()
+            draw = 0
+            fruitless = 0
+            while draw < self.planned:
+                item = await self.environment.next_item()
+                if item is None:
+                    self.exhausted = True
+                    break
+                group = self.environment.new_group(item, draw)
+                if not self.item_filter.takes(group.item_id):
+                    fruitless += 1
+                    if fruitless >= FRUITLESS_DRAWS:
+                        raise RunAborted(f"{fruitless} items in a row match none of --env.item_ids / --env.limit")
+                    continue
+                fruitless = 0
+                draw += 1
+                if self._is_done(group):
+                    continue
+                await pool.start(lambda group=group: self._one_group(group))
+            await pool.finish()
+        finally:
+            await pool.cancel()
+            progress.cancel()
+            self._show()
+
+    def _is_done(self, group: GroupScope) -> bool:
+        assert group.draw is not None
+        line = self.done.get(group.draw)
+        if line is None:
+            return False
+        self.resumed += 1
+        if line.get("item_hash") and line["item_hash"] != group.slots["item_hash"]:
+            self.changed += 1
+            if self.changed == 1:
+                self.run.note(
+                    f"draw {group.draw} gave another item than in the earlier run "
+                    f"({line.get('item_id')}, now {group.item_id}); its finished group is kept"
+                )
+        return True
+
+    async def _one_group(self, group: GroupScope) -> None:
+        environment = self.environment
+        assert group.draw is not None
+        data, backlog = await run_group(environment, group)
+        self.run.backlog.extend(backlog or [])
+        wrote = 0
+        for one in data if isinstance(data, list) else [data]:
+            wrote += await self._write(group, one)
+        if not wrote:
+            self.failed_groups += 1
+        await environment.after_group(group)
+        self._show()
+
+    async def _write(self, group: GroupScope, data: ScoredDataGroup | None) -> bool:
+        environment = self.environment
+        assert group.draw is not None
+        data = await environment.postprocess_histories(data) if data is not None else None
+        if data is None or not data.get("scores"):
+            self.run.note(f"group {group.draw} ({group.item_id}) has no scored attempt; it was not written")
+            return False
+        scores = data["scores"]
+        if environment.config.ensure_scores_are_not_same and len(scores) > 1 and len(set(scores)) == 1:
+            self.left_out += 1
+            self.run.note(f"group {group.draw} was left out: all scores are {scores[0]:g}")
+            return True
+        self.file.append(data, group.draw)
+        self.done[group.draw] = {"item_id": group.item_id, "item_hash": group.slots["item_hash"]}
+        await environment.add_rollouts_for_wandb(data, group.item)
+        return True
+
+    def _show(self) -> None:
+        self.environment.show_progress(done=len(self.done) + self.left_out)
+
+    async def report(self, path: Path) -> RunReport:
+        """What the run made, and whether that is all of it."""
+        from environments.run import failed_attempts
+
+        run, environment = self.run, self.environment
+        failures = failed_attempts(run.attempts)
+        planned = self.planned
+        made = len(self.done) + self.left_out
+        complete = not failures and not self.failed_groups and (made >= planned or self.exhausted)
+        parts = [f"{len(self.done)} groups in {path}"]
+        if self.resumed:
+            parts.append(f"{self.resumed} of them from an earlier run")
+        if self.left_out:
+            parts.append(f"{self.left_out} left out (equal scores)")
+        if failures:
+            parts.append(f"{len(failures)} attempts failed")
+        if self.failed_groups:
+            parts.append(f"{self.failed_groups} groups failed; the same command tries them again")
+        if run.scored:
+            parts.append(f"mean reward {run.reward_sum / run.scored:.3f}")
+        await environment.log_totals(made)
+        html = write_page(environment, path)
+        if html is not None:
+            parts.append(f"page {html}")
+        return RunReport(
+            complete=complete,
+            message="; ".join(parts),
+            attempts=run.attempts,
+            groups=len(self.done),
+            output=path,
+            metrics={"mean_reward": run.reward_sum / run.scored if run.scored else None},
+        )
+
+
+def write_page(environment: BaseEnv, path: Path) -> Path | None:
+    """The page to look at, beside the output; None where there is nothing to show."""
+    from environments.results.html import write_page_for_groups
+
+    return write_page_for_groups(path, title=environment.environment_name) if path.exists() else None
+
+
+class ItemFilter:
+    """Which items a run uses: those whose id matches a glob, and at most ``limit`` different ones."""
+
+    def __init__(self, globs: list[str] | None, limit: int | None) -> None:
+        self.globs, self.limit = globs, limit
+        self.seen: dict[str, None] = {}
+
+    def takes(self, item_id: str) -> bool:
+        """Whether an item is used; remembers it where the limit counts."""
+        if item_id in self.seen:
+            return True
+        if self.globs is not None and not any(fnmatch.fnmatchcase(item_id, glob) for glob in self.globs):
+            return False
+        if self.limit is not None and len(self.seen) >= self.limit:
+            return False
+        self.seen[item_id] = None
+        return True
+
+
+def check_globs(globs: list[str] | None, known: list[str]) -> None:
+    """Raise ``UnknownName`` for a glob that matches no item."""
+    from environments.errors import UnknownName
+
+    for glob in globs or []:
+        if not any(fnmatch.fnmatchcase(name, glob) for name in known):
+            raise UnknownName("item", glob, known, "--env.item_ids")
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list, whether one thing or several were given."""
+    return list(value) if isinstance(value, list | tuple) else [value]
