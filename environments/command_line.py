@@ -1,0 +1,111 @@
+"""``hermes-env``: every environment under one command, without knowing where its file is.
+
+    hermes-env list
+    hermes-env terminal_test process --env.total_steps 3
+    hermes-env path/to/my_env.py:MyEnv evaluate
+    hermes-env show evals/terminal-test/samples.jsonl
+
+Nothing is imported before it is known which environment is meant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from environments.cli_output import INTERRUPTED, emit, report
+from environments.errors import ConfigError, HermesError, suggestion
+
+ENVIRONMENTS: dict[str, tuple[str, str]] = {
+    "terminal_test": (
+        "environments.terminal_test_env.terminal_test_env:TerminalTestEnv",
+        "Built-in file tasks that check the whole stack end to end.",
+    ),
+}
+"""Built-in environments: name to ``module:Class`` and one line about it."""
+
+_USAGE = """\
+usage: hermes-env ENVIRONMENT {serve,process,evaluate} [options]
+       hermes-env list
+       hermes-env show FILE [N]
+
+Evaluate agents, make training data, or roll out for a trainer.
+
+  ENVIRONMENT  a name from 'hermes-env list', path/to/my_env.py, path/to/my_env.py:MyEnv,
+               or package.module:MyEnv
+  list         list the built-in environments
+  show         show the results in FILE, or its N-th record
+
+'hermes-env ENVIRONMENT evaluate --help' lists the options of a subcommand with their defaults.
+"""
+_COMMANDS = ("list", "show")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``hermes-env`` and return the exit code, as ``environments.cli.main`` gives it."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except HermesError as error:
+        return report(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def listing() -> str:
+    """The table of built-in environments."""
+    width = max(map(len, ENVIRONMENTS))
+    return "".join(f"{name:<{width}}  {text}\n" for name, (_, text) in ENVIRONMENTS.items())
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv:
+        sys.stderr.write(_USAGE)
+        return 2
+    command, *rest = argv
+    if command in ("-h", "--help"):
+        return emit(_USAGE)
+    if command == "--version":
+        from environments import __version__
+
+        return emit(f"hermes-environments {__version__}\n")
+    if command == "list":
+        if rest and rest != ["--help"]:
+            raise ConfigError(f"unexpected argument {rest[0]!r}: 'hermes-env list' takes none")
+        return emit(listing())
+    if command == "show":
+        from environments.results.show import main as show
+
+        return int(show(rest))
+    if command.startswith("-"):
+        raise ConfigError(f"unknown option {command}; an environment or a command comes first")
+    return _run_environment(command, rest)
+
+
+def _run_environment(target: str, argv: list[str]) -> int:
+    from environments.environment_loading import load_environment
+
+    spec = find(target)
+    if spec is None and not looks_like_code(target):
+        known = [*ENVIRONMENTS, *_COMMANDS]
+        raise ConfigError(f"unknown environment {target!r}{suggestion(normalised(target), known)}")
+    environment = load_environment(spec or target)
+    from environments import cli
+
+    return cli.main(environment, argv, program=f"hermes-env {target}")
+
+
+def find(name: str) -> str | None:
+    """``module:Class`` of a built-in environment; dashes, case and a trailing ``_env`` do not matter."""
+    entry = ENVIRONMENTS.get(normalised(name))
+    return entry[0] if entry else None
+
+
+def normalised(name: str) -> str:
+    """The name as it stands in the table."""
+    return name.lower().replace("-", "_").removesuffix("_env")
+
+
+def looks_like_code(target: str) -> bool:
+    """Whether a target names a file or a module rather than a built-in environment."""
+    return ":" in target or "/" in target or target.endswith(".py")
