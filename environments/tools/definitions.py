@@ -1,0 +1,131 @@
+"""Which tools a group of rollouts gets, and their definitions for the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+from environments.errors import ConfigError
+from environments.tools.base import JSON, Tool
+from environments.tools.registry import all_tools
+from environments.tools.toolsets import (
+    distribution as percentages_of,
+)
+from environments.tools.toolsets import (
+    likeliest,
+    resolve_toolsets,
+    sample_toolsets_from_distribution,
+    toolset_names,
+    toolset_tools,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSelection:
+    """``tools`` can be used; ``missing`` was chosen too but cannot be, with the reason by name."""
+
+    tools: list[Tool] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def schemas(self) -> list[JSON]:
+        """Definitions for the model."""
+        return [tool.schema() for tool in self.tools]
+
+
+def get_tool_definitions(
+    enabled_toolsets: list[str] | None = None,
+    disabled_toolsets: list[str] | None = None,
+    quiet_mode: bool = True,
+) -> list[JSON]:
+    """Definitions of the tools in these toolsets; ``quiet_mode=False`` logs which they are."""
+    selection = select_tools(enabled_toolsets, disabled_toolsets)
+    if not quiet_mode:
+        logger.info("tools: %s", ", ".join(tool.name for tool in selection.tools) or "none")
+    return selection.schemas
+
+
+def select_tools(
+    enabled: list[str] | None = None,
+    disabled: list[str] | None = None,
+    distribution: str | None = None,
+    seed: int = 0,
+) -> ToolSelection:
+    """The tools of one group: drawn from a distribution if there is one, else the enabled ones.
+
+    A tool that cannot be used here is a ``ConfigError`` if ``enabled`` asked for it; out of all
+    toolsets (``enabled=None``) or out of a distribution it is left out, and that is logged once.
+    """
+    if distribution is not None:
+        if enabled is not None:
+            _say_once(f"enabled_toolsets has no effect beside the distribution {distribution!r}")
+        selection = _available(resolve_toolsets(_draw(distribution, disabled, seed), disabled))
+    else:
+        selection = _available(resolve_toolsets(enabled, disabled))
+        if enabled is not None and selection.missing:
+            raise ConfigError(_refusal(enabled, selection.missing))
+    if selection.missing:
+        _say_once(f"tools left out: {_list_of_reasons(selection.missing)}")
+    return selection
+
+
+def _draw(name: str, disabled: list[str] | None, seed: int) -> list[str]:
+    """A draw that leaves at least one tool, where the distribution has any that can be used."""
+    drawn = sample_toolsets_from_distribution(name, seed)
+    if _available(resolve_toolsets(drawn, disabled)).tools:
+        return drawn
+    percentages = percentages_of(name)
+    usable = {
+        toolset: percentage
+        for toolset, percentage in percentages.items()
+        if _available(resolve_toolsets([toolset], disabled)).tools
+    }
+    if not usable:
+        missing = _available(resolve_toolsets(list(percentages), None)).missing
+        raise ConfigError(
+            f"distribution {name!r} has no tool that can be used"
+            + (f": {_list_of_reasons(missing)}" if missing else " once disabled_toolsets are taken away")
+        )
+    return [likeliest(usable)]
+
+
+def _available(names: Iterable[str]) -> ToolSelection:
+    registered = all_tools()
+    selection = ToolSelection()
+    for name in names:
+        tool = registered.get(name)
+        if tool is None:
+            selection.missing[name] = "not available in this version"
+            continue
+        reason = tool.requirement() if tool.requirement is not None else None
+        if reason is None:
+            selection.tools.append(tool)
+        else:
+            selection.missing[name] = reason
+    return selection
+
+
+def _refusal(enabled: list[str], missing: dict[str, str]) -> str:
+    lines = []
+    for name, reason in missing.items():
+        origin = next((toolset for toolset in enabled if name in toolset_tools(toolset)), None)
+        of = f" of toolset {origin!r}" if origin in toolset_names() else ""
+        lines.append(f"tool {name!r}{of}: {reason}")
+    return f"enabled_toolsets asks for tools that cannot be used: {'; '.join(lines)}"
+
+
+def _list_of_reasons(missing: dict[str, str]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        by_reason.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+
+
+@cache
+def _say_once(text: str) -> None:
+    # Groups select their tools by the thousand; the cache is what makes each remark appear once.
+    logger.warning(text)

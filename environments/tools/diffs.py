@@ -1,0 +1,52 @@
+"""Unified diffs of what an edit did."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+_CONTEXT = 3
+_LARGEST = 4_000_000
+"""Lines before times lines after; beyond it a diff would block for seconds."""
+
+_HEADER = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
+
+
+def unified_diff(path: str, before: str, after: str, new_path: str | None = None) -> str:
+    """The difference of two texts in unified form; a path of ``/dev/null`` means no file."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    start, end = _common(old, new)
+    old_part, new_part = old[start : len(old) - end], new[start : len(new) - end]
+    names = (_name("a", path), _name("b", new_path or path))
+    if len(old_part) * len(new_part) > _LARGEST:
+        return f"--- {names[0]}\n+++ {names[1]}\n({len(old_part)} lines replaced by {len(new_part)})\n"
+    diff = difflib.unified_diff(old_part, new_part, *names, n=_CONTEXT)
+    return "".join(_closed(_moved(line, start)) for line in diff)
+
+
+def _common(old: list[str], new: list[str]) -> tuple[int, int]:
+    """Equal lines at both ends, less those shown as context: difflib is slow on long equal runs."""
+    shortest = min(len(old), len(new))
+    start = 0
+    while start < shortest and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < shortest - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    return max(0, start - _CONTEXT), max(0, end - _CONTEXT)
+
+
+def _moved(line: str, offset: int) -> str:
+    header = _HEADER.match(line) if line.startswith("@@") else None
+    if header is None:
+        return line
+    old, new = int(header[1]) + offset, int(header[3]) + offset
+    return f"@@ -{old}{header[2] or ''} +{new}{header[4] or ''} @@\n"
+
+
+def _closed(line: str) -> str:
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _name(side: str, path: str) -> str:
+    return path if path == "/dev/null" else f"{side}/{path.lstrip('/')}"

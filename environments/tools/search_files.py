@@ -1,0 +1,293 @@
+"""``search_files``: text in files, or files by name.
+
+``find`` and ``grep`` as every image has them, busybox included, do all the work; no faster tool is
+used where it happens to be installed. So the answer depends on the files and on nothing else.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+
+from environments.sandboxes.base import ExecResult
+from environments.tools.base import JSON, Tool, ToolInputError, ToolState
+from environments.tools.paths import find, is_directory, not_found, resolve
+from environments.tools.search_patterns import glob_to_extended, to_extended
+from environments.tools.text import decode, shorten_line
+
+TIME_LIMIT = 60
+"""Seconds of one search; a tree that takes longer has to be narrowed down anyway."""
+
+LARGEST_LIMIT = 1_000
+LARGEST_CONTEXT = 20
+LINE_LIMIT = 500
+"""Characters shown of a matching line."""
+
+_LISTING_LIMIT = 32_000_000
+
+DESCRIPTION = (
+    "Search files. target=content: lines that match the regular expression pattern (extended syntax with "
+    "\\d \\w \\s \\b; no look-around; (?i) at the start ignores case). target=files: files whose name "
+    "matches the glob pattern (with a slash: whose path does). Results are sorted by path. Hidden files "
+    "and directories, .git among them, and binary files are left out, unless path is one or the glob "
+    "begins with a dot; .gitignore has no influence."
+)
+
+# $1 glob as a regular expression, or empty; $2 "1" to look at hidden entries too, .git excepted.
+_LIST = r"""
+list() {
+  newline='
+'
+  if [ "$2" = 1 ]; then hide='.git'; else hide='.?*'; fi
+  if [ -n "$ONE" ]; then printf '%s\n' "$ONE"
+  else find . -name "$hide" -prune -o -type f ! -name "*$newline*" -print 2>/dev/null; fi |
+    if [ -n "$1" ]; then LC_ALL=C.UTF-8 grep -E -e "$1"; else cat; fi | LC_ALL=C sort
+}
+"""
+
+# $3 pattern, $4 "i" or empty. One line PATH:COUNT for each text file that has matches.
+_COUNT = r"""
+LC_ALL=C.UTF-8; export LC_ALL
+fold=${4:+-i}
+printf '' | grep -E $fold -e "$3" >/dev/null; [ $? -gt 1 ] && exit 2
+if printf 'x\n' | grep -a x >/dev/null 2>&1; then text=-a; else text=; fi
+counts() { tr '\n' '\0' | xargs -0 grep $text -E $fold -c -e "$3" -- /dev/null 2>/dev/null | grep -v ':0$'; }
+if printf 'x\n' | grep -I x >/dev/null 2>&1; then
+  list "$1" "$2" | tr '\n' '\0' | LC_ALL=C xargs -0 grep -I -l -e '' -- /dev/null 2>/dev/null |
+    counts "$@"
+else
+  list "$1" "$2" | counts "$@" | while IFS= read -r entry; do
+    [ "$(head -c 32768 "${entry%:*}" | tr -d -c '\000' | wc -c)" -eq 0 ] && printf '%s\n' "$entry"
+  done
+fi
+exit 0
+"""
+
+# $1 pattern, $2 "i" or empty, $3 context, $4 bytes of a line, $5 most matches, then the files.
+_SHOW = r"""
+LC_ALL=C.UTF-8; export LC_ALL
+pattern=$1 fold=${2:+-i} context=$3 width=$4 most=$5; shift 5
+if printf 'x\n' | grep -a x >/dev/null 2>&1; then text=-a; else text=; fi
+for file do
+  printf '\000'
+  grep $text -E $fold -h -n -m "$most" -A "$context" -B "$context" -e "$pattern" -- "$file" 2>/dev/null |
+    LC_ALL=C tr -d '\000' | LC_ALL=C cut -b "1-$width"
+done
+exit 0
+"""
+
+_NUMBERED = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where to search: a directory, or one file in it."""
+
+    directory: str
+    file: str | None
+    prefix: str
+
+    def shown(self, listed: str) -> str:
+        """A path of ``find .`` as the model would write it."""
+        return (
+            posixpath.join(self.prefix, listed.removeprefix("./"))
+            if self.prefix
+            else listed.removeprefix("./")
+        )
+
+
+async def search_files(
+    state: ToolState,
+    pattern: str,
+    target: str = "content",
+    path: str = ".",
+    file_glob: str | None = None,
+    limit: int = 50,
+    offset: int = 0,
+    output_mode: str = "content",
+    context: int = 0,
+) -> JSON:
+    """Matches ``offset`` to ``offset + limit - 1`` in the order of paths."""
+    _check("limit", limit, 1, LARGEST_LIMIT)
+    _check("offset", offset, 0, None)
+    _check("context", context, 0, LARGEST_CONTEXT)
+    place = await _place(state, path)
+    if isinstance(place, str):
+        return {"error": place}
+    if target == "files":
+        return await _search_names(state, place, pattern, limit, offset)
+    expression, ignore_case = to_extended(pattern)
+    arguments = [expression, "i" if ignore_case else ""]
+    counted = await _run(state, place, _LIST + _COUNT, [*_listing(file_glob), *arguments])
+    if counted.exit_code == 2:
+        raise ToolInputError(f"pattern {pattern!r} cannot be searched for: {decode(counted.stderr).strip()}")
+    counts = _counts(counted)
+    if output_mode == "content":
+        return await _matches(state, place, counts, arguments, (limit, offset, context))
+    page = list(counts.items())[offset : offset + limit]
+    truncated = offset + len(page) < len(counts)
+    if output_mode == "files_only":
+        files = [place.shown(name) for name, _ in page]
+        return {"total_count": len(counts), "files": files, "truncated": truncated}
+    shown = {place.shown(name): count for name, count in page}
+    return {"total_count": sum(counts.values()), "counts": shown, "truncated": truncated}
+
+
+async def _search_names(state: ToolState, place: _Place, glob: str, limit: int, offset: int) -> JSON:
+    result = await _run(state, place, _LIST + 'list "$@"', _listing(glob))
+    names = decode(result.stdout).splitlines()
+    page = names[offset : offset + limit]
+    return {
+        "total_count": len(names),
+        "files": [place.shown(name) for name in page],
+        "truncated": offset + len(page) < len(names),
+    }
+
+
+def _check(name: str, value: int, least: int, most: int | None) -> None:
+    if value < least or (most is not None and value > most):
+        upper = f" and at most {most}" if most is not None else ""
+        raise ToolInputError(f"{name} must be at least {least}{upper}, not {value}")
+
+
+async def _place(state: ToolState, path: str) -> _Place | str:
+    """Where to search, or the error for the model."""
+    where = resolve(state, path)
+    prefix = "" if path.strip() in (".", "./") else path.strip()
+    if await is_directory(state.sandbox, where):
+        return _Place(where, None, prefix)
+    if await find(state.sandbox, where) is None:
+        return await not_found(state.sandbox, where)
+    directory, name = posixpath.split(where)
+    return _Place(directory, f"./{name}", posixpath.dirname(prefix))
+
+
+def _listing(glob: str | None) -> list[str]:
+    if glob is None or not glob.strip():
+        return ["", "0"]
+    hidden = any(part.startswith(".") and part not in (".", "..") for part in glob.strip().split("/"))
+    return [glob_to_extended(glob), "1" if hidden else "0"]
+
+
+async def _run(state: ToolState, place: _Place, script: str, arguments: list[str]) -> ExecResult:
+    result = await state.sandbox.exec(
+        ["sh", "-c", script, "sh", *arguments],
+        cwd=place.directory,
+        env={"ONE": place.file or ""},
+        timeout=TIME_LIMIT,
+        output_limit=_LISTING_LIMIT,
+    )
+    if result.timed_out:
+        raise TimeoutError(f"the search took longer than {TIME_LIMIT} seconds; narrow path or file_glob")
+    if result.stdout_bytes > len(result.stdout):
+        raise ToolInputError("far too many files match; narrow path, file_glob or pattern")
+    if result.exit_code not in (0, 1, 2):
+        raise OSError(f"the search failed: {decode(result.stderr).strip()[:500] or result.exit_code}")
+    return result
+
+
+def _counts(result: ExecResult) -> dict[str, int]:
+    """Matching lines by file, in the order of paths."""
+    counts = {}
+    for line in decode(result.stdout).splitlines():
+        name, _, count = line.rpartition(":")
+        if name and count.isdigit():
+            counts[name] = int(count)
+    return counts
+
+
+async def _matches(
+    state: ToolState, place: _Place, counts: dict[str, int], arguments: list[str], page: tuple[int, int, int]
+) -> JSON:
+    limit, offset, context = page
+    total = sum(counts.values())
+    files, skipped = _files_of_page(counts, limit, offset)
+    matches: list[JSON] = []
+    if files:
+        width = str(4 * LINE_LIMIT + 20)
+        shown = await _run(
+            state, place, _SHOW, [*arguments, str(context), width, str(skipped + limit), *files]
+        )
+        for name, text in zip(files, decode(shown.stdout).split("\0")[1:], strict=False):
+            matches += _matches_of_file(place.shown(name), text, context)
+        matches = matches[skipped : skipped + limit]
+    result: JSON = {"total_count": total, "matches": matches, "truncated": offset + len(matches) < total}
+    if result["truncated"]:
+        result["hint"] = f"go on with offset={offset + len(matches)}"
+    return result
+
+
+def _files_of_page(counts: dict[str, int], limit: int, offset: int) -> tuple[list[str], int]:
+    """The files that hold the page's matches, and how many matches in them come before the page."""
+    files: list[str] = []
+    seen, skipped = 0, 0
+    for name, count in counts.items():
+        if seen >= offset + limit:
+            break
+        if seen + count > offset:
+            if not files:
+                skipped = offset - seen
+            files.append(name)
+        seen += count
+    return files, skipped
+
+
+def _matches_of_file(path: str, text: str, context: int) -> list[JSON]:
+    lines: list[tuple[int, bool, str]] = []
+    for raw in text.split("\n"):
+        found = _NUMBERED.match(raw)
+        if found is not None:
+            line = shorten_line(found[3].removesuffix("\r"), LINE_LIMIT)
+            lines.append((int(found[1]), found[2] == ":", line))
+    matches: list[JSON] = []
+    by_number = {number: line for number, _, line in lines}
+    for number, is_match, line in lines:
+        if not is_match:
+            continue
+        match: JSON = {"path": path, "line": number, "content": line}
+        if context:
+            around = range(1, context + 1)
+            match["before"] = [by_number[number - i] for i in reversed(around) if number - i in by_number]
+            match["after"] = [by_number[number + i] for i in around if number + i in by_number]
+        matches.append(match)
+    return matches
+
+
+TOOLS = (
+    Tool(
+        name="search_files",
+        description=DESCRIPTION,
+        parameters={
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string", "description": "Regular expression, or glob for files."},
+                "target": {
+                    "type": "string",
+                    "enum": ["content", "files"],
+                    "default": "content",
+                    "description": "Search in files, or for files.",
+                },
+                "path": {"type": "string", "default": ".", "description": "Directory or file."},
+                "file_glob": {"type": "string", "description": "Only files like this, such as *.py."},
+                "limit": {"type": "integer", "default": 50, "description": "Most results, up to 1000."},
+                "offset": {"type": "integer", "default": 0, "description": "Results to skip."},
+                "output_mode": {
+                    "type": "string",
+                    "enum": ["content", "files_only", "count"],
+                    "default": "content",
+                    "description": "Lines, paths, or the number of matching lines per file.",
+                },
+                "context": {
+                    "type": "integer",
+                    "default": 0,
+                    "description": "Lines before and after each match, up to 20.",
+                },
+            },
+            "required": ["pattern"],
+        },
+        function=search_files,
+        toolset="file",
+        parallel_safe=True,
+    ),
+)
