@@ -88,7 +88,9 @@ class BaseEnv(ABC):
 
     async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
         """Roll one item out and score it: the scored row, and items to roll out later."""
-        raise UserCodeError(f"{type(self).__name__} defines neither collect_trajectory nor collect_trajectories")
+        raise UserCodeError(
+            f"{type(self).__name__} defines neither collect_trajectory nor collect_trajectories"
+        )
 
     @abstractmethod
     async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +133,10 @@ class BaseEnv(ABC):
             if self._rollout_examples:
                 examples, self._rollout_examples = self._rollout_examples, []
                 await asyncio.to_thread(
-                    run.tracker.log_table, "train/rollouts", ["text", "score"], [list(row) for row in examples]
+                    run.tracker.log_table,
+                    "train/rollouts",
+                    ["text", "score"],
+                    [list(row) for row in examples],
                 )
 
     async def evaluate_log(
@@ -162,7 +167,10 @@ class BaseEnv(ABC):
             samples=samples or [],
             start_time=start_time if start_time is not None else now,
             end_time=end_time if end_time is not None else now,
-            generation_parameters={"max_new_tokens": self.config.max_token_length, **(generation_parameters or {})},
+            generation_parameters={
+                "max_new_tokens": self.config.max_token_length,
+                **(generation_parameters or {}),
+            },
         )
         if run is not None:
             run.evaluations_logged += 1
@@ -179,10 +187,10 @@ class BaseEnv(ABC):
             self._rollout_examples.append((trajectory_text(conversation), score))
         del self._rollout_examples[: -self.config.num_rollouts_to_keep or None]
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:  # noqa: B027
         """Save what the environment wants back after a restart of training."""
 
-    def load_checkpoint(self) -> None:
+    def load_checkpoint(self) -> None:  # noqa: B027 - optional
         """Load what ``save_checkpoint`` saved."""
 
     async def cleanup(self) -> None:  # noqa: B027 - optional
@@ -307,13 +315,17 @@ class BaseEnv(ABC):
             item=self.item_info(group.item),
         )
 
-    def prepare_scope(self, scope: AttemptScope) -> None:
+    def prepare_scope(self, scope: AttemptScope) -> None:  # noqa: B027 - optional
         """Called for every try before it runs; layers above put into the scope what they need."""
 
     def group_concurrency(self) -> int:
         """Groups in flight."""
         workers: int = self.config.max_num_workers
-        return workers if workers > 0 else max(1, self.config.max_num_workers_per_node * len(self.server_configs))
+        return (
+            workers
+            if workers > 0
+            else max(1, self.config.max_num_workers_per_node * len(self.server_configs))
+        )
 
     def evaluation_concurrency(self) -> int:
         """Rollouts in flight during an evaluation."""
@@ -365,14 +377,10 @@ class BaseEnv(ABC):
         run = self.active_run
         if run is None or run.progress is None:
             return
-        run.progress.update_counts(
-            done=done,
-            total=total,
-            mean_reward=run.reward_sum / run.scored if run.scored else None,
-            tokens=run.tokens,
-            errors=dict(run.errors),
-            retries=sum(run.retries.values()),
-        )
+        run.done = done
+        if total is not None:
+            run.progress.total = total
+        run.show()
 
     def watch_progress(self, running: Callable[[], int]) -> asyncio.Task[None]:
         """Keep the number of running rollouts in the display up to date."""
@@ -381,8 +389,9 @@ class BaseEnv(ABC):
             while True:
                 await asyncio.sleep(0.5)
                 run = self.active_run
-                if run is not None and run.progress is not None:
-                    run.progress.set_running(running())
+                if run is not None:
+                    run.running = running()
+                    run.show()
 
         return asyncio.ensure_future(watch())
 
@@ -417,9 +426,9 @@ class BaseEnv(ABC):
     ) -> RunReport:
         """Run a workflow from Python or a notebook: ``await MyEnv.run("evaluate", env={"limit": 3})``."""
         from environments.configuration import resolve
-        from environments.foreground import manager_of
+        from environments.foreground import as_workflow, manager_of
 
-        effective = resolve(cls, workflow, env=env, openai=openai, config=config)
+        effective = resolve(cls, as_workflow(workflow), env=env, openai=openai, config=config)
         return await manager_of(cls(effective.env, effective.servers), workflow)()
 
     @classmethod

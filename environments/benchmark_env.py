@@ -48,7 +48,9 @@ class BenchmarkEnv(HermesAgentBaseEnv):
 
     async def compute_reward(self, item: Item, result: AgentResult, ctx: ToolContext) -> Any:
         """Needed where ``rollout_and_score_eval`` is not overridden."""
-        raise UserCodeError(f"{type(self).__name__} defines neither compute_reward nor rollout_and_score_eval")
+        raise UserCodeError(
+            f"{type(self).__name__} defines neither compute_reward nor rollout_and_score_eval"
+        )
 
     async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
         """One attempt at one item, in whichever way the benchmark rolls out."""

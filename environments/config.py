@@ -29,43 +29,56 @@ class ServerBaseline(BaseModel):
 
     model_config = ConfigDict(extra="forbid", defer_build=True, protected_namespaces=())
 
-    timeout: int = Field(1200, description="Total deadline of one model call with its retries, seconds.")
-    num_max_requests_at_once: int = Field(512, description="Training calls this server takes at once.")
-    num_requests_for_eval: int = Field(64, description="Evaluation calls this server takes at once.")
-    model_name: str = Field(
-        "default", description="Model to ask for; for llamacpp the path of a GGUF file."
+    timeout: int = Field(
+        default=1200, description="Total deadline of one model call with its retries, seconds."
     )
-    rolling_buffer_length: int = Field(1000, description="Calls that timing statistics look back on.")
+    num_max_requests_at_once: int = Field(
+        default=512, description="Training calls this server takes at once."
+    )
+    num_requests_for_eval: int = Field(default=64, description="Evaluation calls this server takes at once.")
+    model_name: str = Field(
+        default="default", description="Model to ask for; for llamacpp the path of a GGUF file."
+    )
+    rolling_buffer_length: int = Field(default=1000, description="Calls that timing statistics look back on.")
     server_type: ServerType = Field(
-        "openai",
+        default="openai",
         description="openai: any OpenAI-compatible chat API; vllm, sglang: exact tokens for training; "
         "llamacpp: a local GGUF model started for you; oracle, nop: built-in policies without a model.",
     )
-    tokenizer_name: str = Field("none", description="Tokenizer, where it is not the model's own.")
+    tokenizer_name: str = Field(default="none", description="Tokenizer, where it is not the model's own.")
 
 
 class APIServerConfig(ServerBaseline):
     """One model server."""
 
-    base_url: str | None = Field("", description="API root, for instance http://localhost:8000/v1.")
+    base_url: str | None = Field(default="", description="API root, for instance http://localhost:8000/v1.")
     api_key: str | None = Field(
-        "", description="Key. Empty: taken from the provider's variable (OPENAI_API_KEY, ...).", repr=False
+        default="",
+        description="Key. Empty: taken from the provider's variable (OPENAI_API_KEY, ...).",
+        repr=False,
     )
-    n_kwarg_is_ignored: bool = Field(False, description="The server ignores n; ask n times instead.")
-    health_check: bool = Field(True, description="Kept for old configs; health is learnt from real calls.")
+    n_kwarg_is_ignored: bool = Field(default=False, description="The server ignores n; ask n times instead.")
+    health_check: bool = Field(
+        default=True, description="Kept for old configs; health is learnt from real calls."
+    )
     stream: bool | None = Field(
-        None, description="Stream replies underneath. Unset: for servers that are not on this machine."
+        default=None,
+        description="Stream replies underneath. Unset: for servers that are not on this machine.",
     )
-    max_retries: int = Field(5, ge=0, description="New tries of a call after 408, 409, 429, 5xx or no answer.")
+    max_retries: int = Field(
+        default=5, ge=0, description="New tries of a call after 408, 409, 429, 5xx or no answer."
+    )
     reasoning_echo: bool | None = Field(
-        None, description="Send reasoning back with the history. Unset: as the provider wants it."
+        default=None, description="Send reasoning back with the history. Unset: as the provider wants it."
     )
     parse_text_calls: bool | None = Field(
-        None,
+        default=None,
         description="Read tool calls from the text of a reply that has none. Unset: for servers on this "
         "machine and private networks.",
     )
-    context_length: int | None = Field(None, description="The model's context, where the server hides it.")
+    context_length: int | None = Field(
+        default=None, description="The model's context, where the server hides it."
+    )
 
 
 class BaseEnvConfig(BaseModel):
@@ -73,113 +86,160 @@ class BaseEnvConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", defer_build=True, protected_namespaces=())
 
-    group_size: int = Field(4, ge=1, description="Rollouts of one item that form a group.")
-    max_num_workers: int = Field(-1, description="Groups in flight; -1: max_num_workers_per_node x servers.")
-    max_eval_workers: int = Field(16, ge=1, description="Rollouts in flight during evaluate.")
-    max_num_workers_per_node: int = Field(8, description="Groups in flight per model server.")
-    steps_per_eval: int = Field(100, description="Training steps between two evaluations.")
+    group_size: int = Field(default=4, ge=1, description="Rollouts of one item that form a group.")
+    max_num_workers: int = Field(
+        default=-1, description="Groups in flight; -1: max_num_workers_per_node x servers."
+    )
+    max_eval_workers: int = Field(default=16, ge=1, description="Rollouts in flight during evaluate.")
+    max_num_workers_per_node: int = Field(default=8, description="Groups in flight per model server.")
+    steps_per_eval: int = Field(default=100, description="Training steps between two evaluations.")
     max_token_length: int = Field(
-        2048, description="Longest reply in tokens, and longest sequence sent to the trainer."
+        default=2048, description="Longest reply in tokens, and longest sequence sent to the trainer."
     )
     eval_handling: EvalHandlingEnum = Field(
-        EvalHandlingEnum.STOP_TRAIN, description="What training does while an evaluation runs."
+        default=EvalHandlingEnum.STOP_TRAIN, description="What training does while an evaluation runs."
     )
-    eval_limit_ratio: float = Field(0.5, description="Share of workers left to training with LIMIT_TRAIN.")
-    inference_weight: float = Field(1.0, description="Weight of this environment beside others.")
-    batch_size: int = Field(-1, description="Sequences in a training batch; -1: as the trainer says.")
-    max_batches_offpolicy: int = Field(3, description="Batches that may wait for the trainer.")
+    eval_limit_ratio: float = Field(
+        default=0.5, description="Share of workers left to training with LIMIT_TRAIN."
+    )
+    inference_weight: float = Field(default=1.0, description="Weight of this environment beside others.")
+    batch_size: int = Field(default=-1, description="Sequences in a training batch; -1: as the trainer says.")
+    max_batches_offpolicy: int = Field(default=3, description="Batches that may wait for the trainer.")
     tokenizer_name: str = Field(
-        "NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer of the trained model."
+        default="NousResearch/DeepHermes-3-Llama-3-3B-Preview", description="Tokenizer of the trained model."
     )
-    use_wandb: bool = Field(True, description="Log to Weights & Biases where it is installed and has a key.")
-    rollout_server_url: str = Field("http://localhost:8000", description="Trajectory API for serve.")
-    total_steps: int = Field(1000, description="process: groups to make. serve: training steps.")
-    wandb_name: str | None = Field(None, description="Name of the run; default: the environment's name.")
-    num_rollouts_to_keep: int = Field(32, description="Example rollouts kept for W&B.")
-    num_rollouts_per_group_for_logging: int = Field(1, description="Example rollouts per group; -1: all.")
-    ensure_scores_are_not_same: bool = Field(True, description="Leave out groups whose scores are all equal.")
-    data_path_to_save_groups: str | None = Field(None, description="process: JSONL file for the groups.")
-    data_dir_to_save_evals: str | None = Field(None, description="evaluate: directory for the results.")
-    min_items_sent_before_logging: int = Field(2, description="Groups sent between two logs.")
-    include_messages: bool = Field(False, description="Keep the conversation in each group.")
-    min_batch_allocation: float | None = Field(None, description="Smallest share of a batch, 0 to 1.")
-    worker_timeout: float = Field(600, description="serve: seconds until a group counts as stuck.")
-    thinking_mode: bool = Field(False, description="Ask the model to think before it answers.")
-    reasoning_effort: ReasoningEffort | None = Field(None, description="How much the model reasons.")
+    use_wandb: bool = Field(
+        default=True, description="Log to Weights & Biases where it is installed and has a key."
+    )
+    rollout_server_url: str = Field(default="http://localhost:8000", description="Trajectory API for serve.")
+    total_steps: int = Field(default=1000, description="process: groups to make. serve: training steps.")
+    wandb_name: str | None = Field(
+        default=None, description="Name of the run; default: the environment's name."
+    )
+    num_rollouts_to_keep: int = Field(default=32, description="Example rollouts kept for W&B.")
+    num_rollouts_per_group_for_logging: int = Field(
+        default=1, description="Example rollouts per group; -1: all."
+    )
+    ensure_scores_are_not_same: bool = Field(
+        default=True, description="Leave out groups whose scores are all equal."
+    )
+    data_path_to_save_groups: str | None = Field(
+        default=None, description="process: JSONL file for the groups."
+    )
+    data_dir_to_save_evals: str | None = Field(
+        default=None, description="evaluate: directory for the results."
+    )
+    min_items_sent_before_logging: int = Field(default=2, description="Groups sent between two logs.")
+    include_messages: bool = Field(default=False, description="Keep the conversation in each group.")
+    min_batch_allocation: float | None = Field(default=None, description="Smallest share of a batch, 0 to 1.")
+    worker_timeout: float = Field(default=600, description="serve: seconds until a group counts as stuck.")
+    thinking_mode: bool = Field(default=False, description="Ask the model to think before it answers.")
+    reasoning_effort: ReasoningEffort | None = Field(default=None, description="How much the model reasons.")
     max_reasoning_tokens: int | None = Field(
-        None, ge=1024, le=32000, description="Upper limit of reasoning tokens, 1024 to 32000."
+        default=None, ge=1024, le=32000, description="Upper limit of reasoning tokens, 1024 to 32000."
     )
-    custom_thinking_prompt: str | None = Field(None, description="Text that asks for thinking.")
+    custom_thinking_prompt: str | None = Field(default=None, description="Text that asks for thinking.")
 
-    seed: int = Field(0, description="Seed of the run; groups and attempts derive theirs from it.")
-    limit: int | None = Field(None, ge=0, description="Use at most this many different items.")
-    item_ids: list[str] | None = Field(None, description="Use only items whose id matches one of these globs.")
-    attempts: int = Field(1, ge=1, description="evaluate: attempts per item.")
-    resume: bool = Field(True, description="Go on from the output file; false keeps the old file aside.")
-    model_error_retries: int = Field(3, ge=0, description="New rollouts after a failure of the model server.")
-    sandbox_error_retries: int = Field(3, ge=0, description="New rollouts after a failure of the sandbox.")
-    verifier_error_retries: int = Field(2, ge=0, description="New gradings after a failure of the verifier.")
-    retry_backoff: float = Field(1.0, ge=0, description="Seconds before the first new rollout; doubles.")
+    seed: int = Field(default=0, description="Seed of the run; groups and attempts derive theirs from it.")
+    limit: int | None = Field(default=None, ge=0, description="Use at most this many different items.")
+    item_ids: list[str] | None = Field(
+        default=None, description="Use only items whose id matches one of these globs."
+    )
+    attempts: int = Field(default=1, ge=1, description="evaluate: attempts per item.")
+    resume: bool = Field(
+        default=True, description="Go on from the output file; false keeps the old file aside."
+    )
+    model_error_retries: int = Field(
+        default=3, ge=0, description="New rollouts after a failure of the model server."
+    )
+    sandbox_error_retries: int = Field(
+        default=3, ge=0, description="New rollouts after a failure of the sandbox."
+    )
+    verifier_error_retries: int = Field(
+        default=2, ge=0, description="New gradings after a failure of the verifier."
+    )
+    retry_backoff: float = Field(
+        default=1.0, ge=0, description="Seconds before the first new rollout; doubles."
+    )
     failed_attempts: Literal["refill", "smaller"] = Field(
-        "smaller", description="A group with a failed attempt is sent smaller, or the attempt is refilled."
+        default="smaller",
+        description="A group with a failed attempt is sent smaller, or the attempt is refilled.",
     )
     rollout_timeout: float | None = Field(
-        None, gt=0, description="Seconds the agent may work on one item; then it is graded as it stands."
+        default=None,
+        gt=0,
+        description="Seconds the agent may work on one item; then it is graded as it stands.",
     )
     rollout_timeout_clock: Literal["working", "wall"] = Field(
-        "working", description="Whether waiting for rate limits and queues counts against rollout_timeout."
+        default="working",
+        description="Whether waiting for rate limits and queues counts against rollout_timeout.",
     )
-    reward_timeout: float | None = Field(600, gt=0, description="Seconds compute_reward may take.")
-    top_p: float | None = Field(None, description="Nucleus sampling.")
-    token_budget: int | None = Field(None, ge=1, description="Completion tokens one rollout may use.")
+    reward_timeout: float | None = Field(default=600, gt=0, description="Seconds compute_reward may take.")
+    top_p: float | None = Field(default=None, description="Nucleus sampling.")
+    token_budget: int | None = Field(default=None, ge=1, description="Completion tokens one rollout may use.")
     progress: Literal["auto", "live", "plain", "none"] = Field(
-        "auto", description="Progress display; auto: live on a terminal, plain lines elsewhere."
+        default="auto", description="Progress display; auto: live on a terminal, plain lines elsewhere."
     )
 
 
 class HermesAgentEnvConfig(BaseEnvConfig):
     """Settings of environments whose agent uses tools in a sandbox."""
 
-    enabled_toolsets: list[str] | None = Field(None, description="Toolsets to enable; unset: all.")
+    enabled_toolsets: list[str] | None = Field(default=None, description="Toolsets to enable; unset: all.")
     disabled_toolsets: list[str] | None = Field(
-        None, description="Toolsets to leave out, on top of whatever was chosen."
+        default=None, description="Toolsets to leave out, on top of whatever was chosen."
     )
     distribution: str | None = Field(
-        None, description="Named probability distribution that toolsets are drawn from, per group."
+        default=None, description="Named probability distribution that toolsets are drawn from, per group."
     )
-    max_agent_turns: int = Field(30, ge=1, description="Model calls per rollout.")
-    agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature.")
-    system_prompt: str | None = Field(None, description="System message.")
+    max_agent_turns: int = Field(default=30, ge=1, description="Model calls per rollout.")
+    agent_temperature: float = Field(default=1.0, ge=0, description="Sampling temperature.")
+    system_prompt: str | None = Field(default=None, description="System message.")
     terminal_backend: str = Field(
-        "local", description="Sandbox: local, docker, modal, daytona, ssh, singularity, or module:Class."
+        default="local",
+        description="Sandbox: local, docker, modal, daytona, ssh, singularity, or module:Class.",
     )
-    terminal_timeout: int = Field(120, ge=1, description="Seconds per terminal command.")
-    terminal_lifetime: int = Field(3600, ge=1, description="Longest life of a sandbox, seconds.")
-    dataset_name: str | None = Field(None, description="Hugging Face dataset id, or a local path.")
-    dataset_split: str = Field("train", description="Split of the dataset.")
-    prompt_field: str = Field("prompt", description="Field of the dataset that holds the prompt.")
-    tool_pool_size: int = Field(128, ge=1, description="Threads for blocking tools.")
-    tool_call_parser: str = Field("hermes", description="Parser that reads tool calls from raw text.")
-    extra_body: dict[str, Any] | None = Field(None, description="Extra parameters for the model's API.")
+    terminal_timeout: int = Field(default=120, ge=1, description="Seconds per terminal command.")
+    terminal_lifetime: int = Field(default=3600, ge=1, description="Longest life of a sandbox, seconds.")
+    dataset_name: str | None = Field(default=None, description="Hugging Face dataset id, or a local path.")
+    dataset_split: str = Field(default="train", description="Split of the dataset.")
+    prompt_field: str = Field(default="prompt", description="Field of the dataset that holds the prompt.")
+    tool_pool_size: int = Field(default=128, ge=1, description="Threads for blocking tools.")
+    tool_call_parser: str = Field(default="hermes", description="Parser that reads tool calls from raw text.")
+    extra_body: dict[str, Any] | None = Field(
+        default=None, description="Extra parameters for the model's API."
+    )
     default_result_size_chars: int = Field(
-        100_000, ge=1, description="Longer tool results are written to a file and replaced by a preview."
+        default=100_000,
+        ge=1,
+        description="Longer tool results are written to a file and replaced by a preview.",
     )
-    turn_budget_chars: int = Field(200_000, ge=1, description="All tool results of one turn together.")
-    preview_size_chars: int = Field(1_500, ge=0, description="Length of such a preview.")
-    tool_result_overrides: dict[str, int] | None = Field(None, description="Tool to its own result size.")
+    turn_budget_chars: int = Field(
+        default=200_000, ge=1, description="All tool results of one turn together."
+    )
+    preview_size_chars: int = Field(default=1_500, ge=0, description="Length of such a preview.")
+    tool_result_overrides: dict[str, int] | None = Field(
+        default=None, description="Tool to its own result size."
+    )
 
     allow_unisolated: bool = Field(
-        False, description="Let a model run commands although this machine offers no isolation."
+        default=False, description="Let a model run commands although this machine offers no isolation."
     )
     local_isolation: Literal["auto", "bubblewrap", "namespaces", "landlock", "none"] = Field(
-        "auto", description="local backend: how to isolate; auto takes the strongest that works."
+        default="auto", description="local backend: how to isolate; auto takes the strongest that works."
     )
     sandbox_network: Literal["none", "public"] = Field(
-        "none", description="Network of the sandbox where the task does not say."
+        default="none", description="Network of the sandbox where the task does not say."
     )
-    sandbox_memory_mb: int | None = Field(None, ge=16, description="Memory of one sandbox; unset: 4096.")
-    sandbox_processes: int | None = Field(None, ge=8, description="Processes of one sandbox; unset: 512.")
-    sandbox_creation_concurrency: int = Field(8, ge=1, description="Sandboxes created at the same time.")
+    sandbox_memory_mb: int | None = Field(
+        default=None, ge=16, description="Memory of one sandbox; unset: 4096."
+    )
+    sandbox_processes: int | None = Field(
+        default=None, ge=8, description="Processes of one sandbox; unset: 512."
+    )
+    sandbox_creation_concurrency: int = Field(
+        default=8, ge=1, description="Sandboxes created at the same time."
+    )
     repeated_calls_limit: int | None = Field(
-        None, ge=2, description="End a rollout after this many identical tool calls in a row."
+        default=None, ge=2, description="End a rollout after this many identical tool calls in a row."
     )

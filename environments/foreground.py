@@ -13,12 +13,13 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from environments.errors import UnknownName
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
+    from environments.configuration import Subcommand
     from environments.run import RunReport
 
 logger = logging.getLogger(__name__)
@@ -26,11 +27,16 @@ logger = logging.getLogger(__name__)
 _WORKFLOWS = {"process": "process_manager", "evaluate": "evaluate_manager", "serve": "env_manager"}
 
 
+def as_workflow(name: str) -> Subcommand:
+    """The name of a workflow. Raises ``UnknownName``."""
+    if name not in _WORKFLOWS:
+        raise UnknownName("workflow", name, _WORKFLOWS)
+    return cast("Subcommand", name)
+
+
 def manager_of(environment: BaseEnv, workflow: str) -> Callable[[], Awaitable[RunReport]]:
     """The method that runs a workflow."""
-    if workflow not in _WORKFLOWS:
-        raise UnknownName("workflow", workflow, _WORKFLOWS)
-    manager: Callable[[], Awaitable[RunReport]] = getattr(environment, _WORKFLOWS[workflow])
+    manager: Callable[[], Awaitable[RunReport]] = getattr(environment, _WORKFLOWS[as_workflow(workflow)])
     return manager
 
 

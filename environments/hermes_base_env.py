@@ -19,7 +19,15 @@ from environments import atropos_names
 from environments.base_env import BaseEnv, is_overridden
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
 from environments.errors import ConfigError, NotSupported, UserCodeError
-from environments.records import MASKED, MASKED_LOGPROB, Item, Message, Reward, ScoredDataGroup, ScoredDataItem
+from environments.records import (
+    MASKED,
+    MASKED_LOGPROB,
+    Item,
+    Message,
+    Reward,
+    ScoredDataGroup,
+    ScoredDataItem,
+)
 
 if TYPE_CHECKING:
     from environments.agent import Agent, AgentTask
@@ -83,7 +91,9 @@ class HermesAgentBaseEnv(BaseEnv):
     def oracle(self, item: Item) -> Any:
         """How a perfect agent acts: a list of assistant messages with tool calls, or an async function
         of the conversation that returns the next one (None when it is done)."""
-        raise ConfigError(f"{type(self).__name__} has no oracle(item), so --openai.server_type oracle cannot act")
+        raise ConfigError(
+            f"{type(self).__name__} has no oracle(item), so --openai.server_type oracle cannot act"
+        )
 
     async def prepare_oracle(self, item: Item, ctx: ToolContext) -> None:
         """Prepare the sandbox for the oracle, for instance upload a solution that it runs."""
@@ -113,7 +123,9 @@ class HermesAgentBaseEnv(BaseEnv):
 
     # What a subclass calls.
 
-    def rollout(self, item: Item, *, attempt: int = 0, spec: SandboxSpec | None = None, **options: Any) -> Rollout:
+    def rollout(
+        self, item: Item, *, attempt: int = 0, spec: SandboxSpec | None = None, **options: Any
+    ) -> Rollout:
         """One rollout of an item, as an async context manager.
 
         In ``collect_trajectory`` it belongs to the attempt at hand; elsewhere (a hand-written
@@ -207,7 +219,9 @@ class HermesAgentBaseEnv(BaseEnv):
         if inspect.isawaitable(prompt):
             prompt = await prompt
         if not isinstance(prompt, str | dict | list | tuple):
-            raise UserCodeError(f"format_prompt returned {type(prompt).__name__}; text or messages are needed")
+            raise UserCodeError(
+                f"format_prompt returned {type(prompt).__name__}; text or messages are needed"
+            )
         return self.as_messages(prompt)
 
     def sampling_parameters(self) -> dict[str, Any]:
@@ -363,18 +377,16 @@ def scored_item(rollout: Rollout, reward: float | None) -> ScoredDataItem:
     row: ScoredDataItem = {"scores": float(reward or 0.0), "messages": record.messages}
     if record.sequences:
         last = record.sequences[-1]
-        row.update(tokens=last.tokens, masks=last.mask, inference_logprobs=last.logprobs)
+        row["tokens"], row["masks"], row["inference_logprobs"] = last.tokens, last.mask, last.logprobs
     else:
-        row.update(
-            tokens=[0],
-            masks=[MASKED],
-            inference_logprobs=[MASKED_LOGPROB],
-            overrides={"placeholder_tokens": True},
-        )
+        row["tokens"], row["masks"], row["inference_logprobs"] = [0], [MASKED], [MASKED_LOGPROB]
+        row["overrides"] = {"placeholder_tokens": True}
     return row
 
 
-def handle_function_call(name: str, arguments: dict[str, Any] | None = None, task_id: str | None = None) -> str:
+def handle_function_call(
+    name: str, arguments: dict[str, Any] | None = None, task_id: str | None = None
+) -> str:
     """Call a tool of the rollout at hand from plain code; its result as JSON text."""
     from environments.attempt_scope import current_attempt
     from environments.tool_context import ToolContext

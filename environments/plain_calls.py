@@ -27,7 +27,7 @@ T = TypeVar("T")
 _in_user_code: contextvars.ContextVar[bool] = contextvars.ContextVar("in_user_code", default=False)
 
 
-class _UserCode(greenlet.greenlet):
+class _UserCode(greenlet.greenlet):  # type: ignore[misc]
     """A greenlet that runs user code, told apart from greenlets of other libraries."""
 
 
@@ -50,7 +50,7 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> 
     if isinstance(current, _UserCode):
         parent = current.parent
         del current
-        return parent.switch(_Await(coroutine))  # type: ignore[no-any-return, union-attr]
+        return parent.switch(_Await(coroutine))  # type: ignore[no-any-return]
     if _running_loop() is loop:
         coroutine.close()
         raise RuntimeError("a plain ctx call cannot wait here; write `await ctx.aio.…` instead")
@@ -100,7 +100,7 @@ class _Drive:
                 if type(message) is _Await:
                     try:
                         result = yield from message.coroutine.__await__()
-                    except BaseException as error:  # handed to the user's code, whatever it is
+                    except BaseException as error:  # noqa: BLE001 - handed on to the user's code
                         message = runner.throw(error)
                     else:
                         message = runner.switch(result)
@@ -109,7 +109,7 @@ class _Drive:
                 else:
                     try:
                         value = yield message[1]
-                    except BaseException as error:  # cancellation travels this way
+                    except BaseException as error:  # noqa: BLE001 - cancellation travels this way
                         message = runner.switch((False, error))
                     else:
                         message = runner.switch((True, value))

@@ -74,7 +74,7 @@ class Rollout:
 
     @property
     def finished(self) -> bool:
-        """Whether an earlier, interrupted run already has this attempt; ``run`` and ``score`` give it back."""
+        """Whether an earlier run has this attempt already; ``run`` and ``score`` then give it back."""
         return self.record.outcome is Outcome.SCORED
 
     @property

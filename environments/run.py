@@ -76,6 +76,8 @@ class Run:
         self.scored = 0
         self.evaluations_logged = 0
         self.started = time.time()
+        self.done = 0
+        self.running = 0
         self._earlier: dict[tuple[str, str, int], Attempt] = {}
         self._bad_requests: Counter[str] = Counter()
         self._worked = False
@@ -113,7 +115,9 @@ class Run:
             self.errors[attempt.outcome] += 1
             failure = attempt.failures[-1] if attempt.failures else None
             if failure is not None:
-                self.note(f"{attempt.item_id} attempt {attempt.attempt}: {attempt.outcome}: {failure.message}")
+                self.note(
+                    f"{attempt.item_id} attempt {attempt.attempt}: {attempt.outcome}: {failure.message}"
+                )
 
     def note_retry(self, attempt: Attempt) -> None:
         """An attempt failed and is tried again."""
@@ -129,6 +133,23 @@ class Run:
         self._bad_requests[str(error)] += 1
         if not self._worked and self._bad_requests[str(error)] >= ALIKE_BAD_REQUESTS:
             raise RunAborted(f"the model server refuses every request: {one_line(error)}") from error
+
+    def show(self) -> None:
+        """Bring the progress display up to date."""
+        if self.progress is None:
+            return
+        from environments.results.progress import Snapshot
+
+        self.progress.update(
+            Snapshot(
+                done=self.done,
+                running=self.running,
+                failed=sum(self.errors.values()),
+                mean_reward=self.reward_sum / self.scored if self.scored else None,
+                tokens=self.tokens,
+                errors=self.errors + self.retries,
+            )
+        )
 
     def note(self, text: str) -> None:
         """A line for the user, where it does not tear the progress display."""
@@ -186,9 +207,7 @@ def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
         },
         result_affecting=affecting,
     )
-    run.store = stack.enter_context(
-        RunStore.open(directory, manifest, resume=environment.config.resume)
-    )
+    run.store = stack.enter_context(RunStore.open(directory, manifest, resume=environment.config.resume))
     run.run_id = run.store.manifest.run_id
     run.provenance.config_hash = content_hash(affecting)
     run.provenance.git_commit = git_commit(environment)

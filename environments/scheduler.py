@@ -33,6 +33,7 @@ from environments.waiting import counted
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
+    from environments.run import Run
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Breaker:
 
     alike: Counter[tuple[str, str]] = field(default_factory=Counter)
     in_a_row: int = 0
-    last: str = ""
+    last: Outcome | None = None
 
     def record(self, attempt: Attempt) -> None:
         """Take note of a finished attempt."""
@@ -93,6 +94,8 @@ async def run_attempt(
     if number in group.finished:
         group.attempts[number] = group.finished[number]
         return group.finished[number]
+    run = environment.active_run
+    assert run is not None, "attempts run inside a workflow"
     queued = time.monotonic()
     failures: list[Failure] = []
     limits = {
@@ -104,12 +107,12 @@ async def run_attempt(
         scope = AttemptScope(group, environment.new_attempt(group, number))
         scope.record.try_number, scope.record.failures = try_number, failures
         scope.record.clock.queue = time.monotonic() - queued
-        await _one_try(environment, scope)
+        await _one_try(environment, run, scope)
         outcome = scope.record.outcome
         assert outcome is not None
         if tries[outcome] >= limits.get(outcome, 0):
             break
-        environment.active_run.note_retry(scope.record)
+        run.note_retry(scope.record)
         await asyncio.sleep(backoff(environment.config.retry_backoff, tries[outcome]))
         queued = time.monotonic()
         tries[outcome] += 1
@@ -124,7 +127,7 @@ def backoff(first: float, failures: int, ceiling: float = 60.0) -> float:
     return delay * random.uniform(0.5, 1.0)
 
 
-async def _one_try(environment: BaseEnv, scope: AttemptScope) -> None:
+async def _one_try(environment: BaseEnv, run: Run, scope: AttemptScope) -> None:
     record = scope.record
     record.started_at = time.time()
     environment.prepare_scope(scope)
@@ -133,7 +136,7 @@ async def _one_try(environment: BaseEnv, scope: AttemptScope) -> None:
         with counted(scope.waiting):
             scored, backlog = await environment.collect_trajectory(scope.group.item)
         scope.scored_item = scored
-        environment.active_run.backlog.extend(backlog or [])
+        run.backlog.extend(backlog or [])
         take_scored_item(record, scored)
         record.outcome = Outcome.SCORED
     except asyncio.CancelledError:
@@ -144,7 +147,7 @@ async def _one_try(environment: BaseEnv, scope: AttemptScope) -> None:
             raise RunAborted(one_line(error)) from error
         _take_failure(record, error)
         if isinstance(error, BadRequest):
-            environment.active_run.note_bad_request(error)
+            run.note_bad_request(error)
     finally:
         current_attempt.reset(token)
         record.ended_at = time.time()
@@ -205,7 +208,7 @@ def take_scored_item(record: Attempt, scored: ScoredDataItem | None) -> None:
         record.sequences = [Sequence(list(tokens), masks, logprobs)]
     for column in _FURTHER_COLUMNS:
         if scored.get(column) is not None:
-            record.row[column] = scored[column]
+            record.row[column] = scored[column]  # type: ignore[literal-required]
     if record.ending is None:
         record.ending = Ending.STOPPED
 
@@ -261,7 +264,8 @@ class Pool:
             self._failed = asyncio.get_running_loop().create_future()
         slot = asyncio.ensure_future(self._slots.acquire())
         try:
-            await asyncio.wait({slot, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {slot, self._failed}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             slot.cancel()
             raise
@@ -287,7 +291,7 @@ class Pool:
         """Wait for everything that was started; raises what any of it raised, after ending the rest."""
         failed = self._failed
         while self._tasks and not (failed is not None and failed.done()):
-            waited: set[asyncio.Future[None]] = {*self._tasks}
+            waited: set[asyncio.Future[Any]] = {*self._tasks}
             if failed is not None:
                 waited.add(failed)
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)

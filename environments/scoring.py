@@ -61,7 +61,9 @@ async def _ask(rollout: Rollout, result: AgentResult) -> Any:
             return await run_user_code(environment.compute_reward, rollout.item, result, rollout.ctx)
     except DeadlineReached as error:
         await rollout.ctx.aio.interrupt()
-        raise VerifierError(f"compute_reward took longer than {environment.config.reward_timeout:g} s") from error
+        raise VerifierError(
+            f"compute_reward took longer than {environment.config.reward_timeout:g} s"
+        ) from error
     except ModelError as error:
         # A judge model that fails is a failing verifier, not a failing policy.
         raise VerifierError(f"a model call of compute_reward failed: {error}") from error

@@ -135,7 +135,7 @@ class AsyncToolContext:
             self._rollout = await rollout_for_task(self.task_id)
         if self._rollout.finished:
             raise SandboxReleased(
-                "this attempt was finished by an earlier run, its sandbox is gone; use `await r.score(result)`"
+                "an earlier run finished this attempt and its sandbox is gone; use `await r.score(result)`"
             )
         return self._rollout
 
@@ -216,7 +216,12 @@ class AsyncToolContext:
             moved = await operation(sandbox, source, target)
         except OSError as error:
             text = f"{error.strerror or error}"
-            return {"success": False, "exit_code": 1, "output": text, "error": f"{source} to {target}: {text}"}
+            return {
+                "success": False,
+                "exit_code": 1,
+                "output": text,
+                "error": f"{source} to {target}: {text}",
+            }
         return {"success": True, "exit_code": 0, "output": "", "bytes": moved}
 
     async def web_search(self, query: str) -> JSON:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,7 @@ async def evaluate_items(
     try:
         for number in range(config.attempts):
             for group in groups:
-                await pool.start(lambda group=group, number=number: one(group, number))
+                await pool.start(partial(one, group, number))
         await pool.finish()
     finally:
         await pool.cancel()

@@ -8,6 +8,7 @@ twice, in whatever order they had finished.
 from __future__ import annotations
 
 import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +70,15 @@ class _Process:
                 if not self.item_filter.takes(group.item_id):
                     fruitless += 1
                     if fruitless >= FRUITLESS_DRAWS:
-                        raise RunAborted(f"{fruitless} items in a row match none of --env.item_ids / --env.limit")
+                        raise RunAborted(
+                            f"{fruitless} items in a row match none of --env.item_ids / --env.limit"
+                        )
                     continue
                 fruitless = 0
                 draw += 1
                 if self._is_done(group):
                     continue
-                await pool.start(lambda group=group: self._one_group(group))
+                await pool.start(partial(self._one_group, group))
             await pool.finish()
         finally:
             await pool.cancel()
