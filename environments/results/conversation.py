@@ -11,9 +11,6 @@ from environments.results.text import harmless, shorten
 
 Kind = Literal["text", "reasoning", "call", "result", "image"]
 
-SHORT = 2_000
-"""Characters of a tool result or argument that are shown unless all are asked for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -24,9 +21,12 @@ class Piece:
     title: str = ""
 
 
-def pieces(message: Mapping[str, Any], *, full: bool = False) -> Iterator[Piece]:
-    """The parts of one message in the order they happened: reasoning, text, tool calls."""
-    limit = None if full else SHORT
+def pieces(message: Mapping[str, Any], limit: int) -> Iterator[Piece]:
+    """The parts of one message in the order they happened: reasoning, text, tool calls.
+
+    Texts longer than ``limit`` characters lose their middle; what people and the model say may be
+    four times as long.
+    """
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning.strip():
         yield Piece("reasoning", _text(reasoning, limit))
@@ -35,8 +35,7 @@ def pieces(message: Mapping[str, Any], *, full: bool = False) -> Iterator[Piece]
         title = str(message.get("name") or message.get("tool_call_id") or "")
         yield Piece("result", _text(_result(message.get("content")), limit), harmless(title))
     else:
-        content_limit = None if role == "assistant" or limit is None else 4 * limit
-        yield from _content(message.get("content"), content_limit)
+        yield from _content(message.get("content"), 4 * limit)
     if message.get("refusal"):
         yield Piece("text", _text(str(message["refusal"]), limit), "refusal")
     calls = message.get("tool_calls")
@@ -49,7 +48,7 @@ def pieces(message: Mapping[str, Any], *, full: bool = False) -> Iterator[Piece]
             yield Piece("call", _text(_as_text(call), limit), "?")
 
 
-def _content(content: Any, limit: int | None) -> Iterator[Piece]:
+def _content(content: Any, limit: int) -> Iterator[Piece]:
     if isinstance(content, str):
         if content.strip():
             yield Piece("text", _text(content, limit))
@@ -109,6 +108,6 @@ def _parsed(value: Any) -> Any:
         return None
 
 
-def _text(text: str, limit: int | None) -> str:
+def _text(text: str, limit: int) -> str:
     text = text.strip("\n")
-    return harmless(text if limit is None else shorten(text, limit))
+    return harmless(shorten(text, limit))

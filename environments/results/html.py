@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ th { white-space: nowrap; }
 details.rollout { border: 1px solid var(--line); border-radius: 6px; margin: .6rem 0; padding: 0 .8rem; }
 details.rollout > summary { padding: .5rem 0; cursor: pointer; font-weight: 600; }
 details.rollout[open] { padding-bottom: .8rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; margin: 0; font-size: .85rem; }
+dl { scroll-margin-top: 3rem; display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; margin: 0; font-size: .85rem; }
 dt { opacity: .7; } dd { margin: 0; overflow-wrap: anywhere; }
 .role { font-weight: 600; margin: 1rem 0 .2rem; border-top: 1px solid var(--line); padding-top: .5rem; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .2rem 0;
@@ -36,6 +37,12 @@ pre.call, pre.result { background: var(--soft); border-radius: 4px; padding: .4r
 pre.reasoning { opacity: .7; font-style: italic; border-left: 3px solid var(--line); padding-left: .6rem; }
 .title { font-size: .85rem; font-weight: 600; margin-top: .4rem; }
 """
+
+MAX_CONVERSATIONS = 1_000
+"""Conversations on one page; a browser does not open more with pleasure. The table has all rows."""
+
+LONGEST_TEXT = 20_000
+"""Characters of one message, call or result; the whole text is in the output."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Should anything of a hostile conversation ever get through, the browser still loads and runs nothing."""
@@ -63,6 +70,11 @@ def write_html(source: Iterable[Any] | Path, path: Path, *, title: str | None = 
     return target
 
 
+def write_page_for_groups(path: Path, *, title: str | None = None) -> Path:
+    """The page of the file of groups at ``path``, written beside it."""
+    return write_html(path, path, title=title)
+
+
 def _page(for_table: Iterable[Row], for_conversations: Iterable[Row], title: str) -> Iterator[str]:
     name = escape(one_line(title, 200))
     yield (
@@ -79,8 +91,10 @@ def _page(for_table: Iterable[Row], for_conversations: Iterable[Row], title: str
         totals.add(row)
         yield _table_row(row)
     yield f"</tbody></table>\n<p>{escape(str(totals))}</p>\n"
-    for row in for_conversations:
+    for row in islice(for_conversations, MAX_CONVERSATIONS):
         yield from _rollout(row)
+    if totals.rows > MAX_CONVERSATIONS:
+        yield f"<p>The other {totals.rows - MAX_CONVERSATIONS:,} conversations: hermes-env show FILE N</p>\n"
     yield "</body></html>\n"
 
 
@@ -100,20 +114,20 @@ def _rollout(row: Row) -> Iterator[str]:
     head = f"{row.place} &middot; {escape(one_line(row.item, 100)) or 'no item'}"
     reward = cells(row)[COLUMNS.index("reward")]
     yield (
-        f'<details class="rollout" id="r{row.number}"><summary>{head} &middot; '
-        f'<span class="{_passed_class(row)}">reward {escape(reward)}</span></summary>\n<dl>'
+        f'<details class="rollout"><summary>{head} &middot; '
+        f'<span class="{_passed_class(row)}">reward {escape(reward)}</span></summary>\n<dl id="r{row.number}">'
     )
     for name, value in facts(row):
         yield f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
     yield "</dl>\n"
     for message in row.messages:
         yield f'<div class="role">{escape(one_line(str(message.get("role") or "?"), 20))}</div>\n'
-        for piece in pieces(message, full=True):
+        for piece in pieces(message, LONGEST_TEXT):
             if piece.title:
                 mark = {"call": "&rarr; ", "result": "&larr; "}.get(piece.kind, "")
                 yield f'<div class="title">{mark}{escape(piece.title)}</div>'
             yield f'<pre class="{piece.kind}">{escape(piece.text)}</pre>\n'
-    for name, text in endings(row, full=True):
+    for name, text in endings(row, LONGEST_TEXT):
         yield f'<div class="role">{escape(name)}</div><pre>{escape(text)}</pre>\n'
     yield "</details>\n"
 

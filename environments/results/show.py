@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environments.errors import StoreError
-from environments.results.conversation import SHORT, pieces
+from environments.results.conversation import pieces
 from environments.results.durable import encode
 from environments.results.rows import Row, read_rows
 from environments.results.text import count, duration, harmless, one_line, score, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+SHORT = 2_000
+"""Characters of a long text that are shown unless all are asked for."""
 
 WIDTH_WITHOUT_TERMINAL = 160
 """Columns where the output is a file or a pipe."""
@@ -185,13 +188,14 @@ _ROLE_STYLES = {"system": "magenta", "user": "blue", "assistant": "green", "tool
 def _print_row(console: Console, row: Row, full: bool) -> None:
     from rich.text import Text
 
+    limit = sys.maxsize if full else SHORT
     for name, value in facts(row):
         console.print(Text(f"{name:>12}  ", style="dim").append(value, style="not dim"), soft_wrap=True)
     for message in row.messages:
         role = one_line(str(message.get("role") or "?"), 20)
         console.print()
         console.print(Text(f"── {role} ──", style=f"bold {_ROLE_STYLES.get(role, 'white')}"))
-        for piece in pieces(message, full=full):
+        for piece in pieces(message, limit):
             if piece.kind in ("call", "result") or piece.title:
                 mark = {"call": "→ ", "result": "← "}.get(piece.kind, "")
                 console.print(Text(mark + piece.title, style="bold cyan"), soft_wrap=True)
@@ -199,7 +203,7 @@ def _print_row(console: Console, row: Row, full: bool) -> None:
             console.print(Text(piece.text, style=style), soft_wrap=True)
     if not row.messages:
         console.print("\n(no conversation in the file; process keeps it with --env.include_messages true)")
-    for title, text in endings(row, full=full):
+    for title, text in endings(row, limit):
         console.print()
         console.print(Text(f"── {title} ──", style="bold"))
         console.print(Text(text), soft_wrap=True)
@@ -221,9 +225,11 @@ def facts(row: Row) -> list[tuple[str, str]]:
     return [(name, value) for name, value in pairs if value != "-"]
 
 
-def endings(row: Row, *, full: bool = False) -> Iterator[tuple[str, str]]:
-    """Title and text of what stands below a conversation: verdict, failures, tool errors, times."""
-    limit = sys.maxsize if full else SHORT
+def endings(row: Row, limit: int) -> Iterator[tuple[str, str]]:
+    """Title and text of what stands below a conversation: verdict, failures, tool errors, times.
+
+    ``limit`` is the longest text in characters.
+    """
     sections: list[tuple[str, Any]] = [
         ("verdict", row.verdict),
         *((f"failure of try {f.get('try_number', '?')}", f) for f in row.failures),
