@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import environments
 from environments.errors import BadRequest, RunAborted, StoreError
 from environments.lag_monitor import lag_monitor
+from environments.outcomes import one_line
 from environments.records import Attempt, Outcome, Provenance
-from environments.scheduler import Breaker, one_line
+from environments.scheduler import Breaker
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from environments.attempt_scope import AttemptScope, GroupScope, current_attempt, current_group
 from environments.errors import BadRequest, RunAborted, UserCodeError
+from environments.outcomes import is_fatal, one_line, outcome_of
 from environments.records import (
     Attempt,
     Ending,
@@ -28,7 +29,6 @@ from environments.records import (
     Verdict,
     is_finite_number,
 )
-from environments.scoring import is_fatal, outcome_of
 from environments.waiting import counted
 
 if TYPE_CHECKING:
@@ -171,12 +171,6 @@ def _take_failure(record: Attempt, error: Exception) -> None:
             at=time.time(),
         )
     )
-
-
-def one_line(error: BaseException) -> str:
-    """An error's text on one line, with its type where the text alone says nothing."""
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
 
 
 def take_scored_item(record: Attempt, scored: ScoredDataItem | None) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from environments.errors import HermesError, ModelError, UserCodeError, VerifierError
+from environments.errors import ModelError, UserCodeError, VerifierError
 from environments.records import Failure, Outcome, Reward, Trust, Verdict, is_finite_number
 from environments.waiting import DeadlineReached, deadline, waiting
 
@@ -109,25 +109,3 @@ def _number(value: Any) -> float:
         f"compute_reward returned {value!r} ({type(value).__name__}); it must return a number, "
         "(number, metrics) or Reward(value, metrics, explanation)"
     )
-
-
-def outcome_of(error: BaseException) -> Outcome:
-    """What an error that ended a try makes of the attempt."""
-    from environments.errors import SandboxError
-
-    if isinstance(error, ModelError):
-        return Outcome.MODEL_ERROR
-    if isinstance(error, SandboxError):
-        return Outcome.SANDBOX_ERROR
-    if isinstance(error, VerifierError):
-        return Outcome.VERIFIER_ERROR
-    return Outcome.ENVIRONMENT_ERROR
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Whether every further attempt would fail in the same way."""
-    if isinstance(error, OSError):
-        import errno
-
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-    return isinstance(error, HermesError) and error.fatal

@@ -13,10 +13,9 @@ from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import AttemptScope, current_attempt
+from environments.outcomes import one_line, outcome_of
 from environments.records import Ending, Failure, Item, Outcome
 from environments.rollout import Rollout
-from environments.scheduler import one_line
-from environments.scoring import outcome_of
 
 if TYPE_CHECKING:
     from types import TracebackType
