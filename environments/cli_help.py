@@ -98,17 +98,17 @@ def _row(model: BaseModel, section: str, prefix: str, name: str, effective: Effe
     field = type(model).model_fields[name]
     origin = effective.origins[f"{prefix}.{name}"]
     value = getattr(model, name)
-    shown = SECRET if value and is_secret(name, field) else _default(value)
+    shown = SECRET if value and is_secret(name, value, field) else _default(value)
     source = "" if origin in (DEFAULT, CONFIG_INIT) else f", from {origin}"
     text = f"{field.description or ''} (default: {shown}{source})".strip()
     return f"--{section}.{name} {describe(field.annotation)}", text
 
 
 def _default(value: Any) -> str:
-    value = getattr(value, "value", value)
+    value = hide_secrets(value)
     if value is None or value == "":
         return "none" if value is None else "empty"
-    text = value if isinstance(value, str) else json.dumps(hide_secrets(value), default=str)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_DEFAULT else text[: _LONGEST_DEFAULT - 3] + "..."
 

@@ -109,3 +109,7 @@ def normalised(name: str) -> str:
 def looks_like_code(target: str) -> bool:
     """Whether a target names a file or a module rather than a built-in environment."""
     return ":" in target or "/" in target or target.endswith(".py")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,6 @@ which sees the value in any case.
 from __future__ import annotations
 
 import json
-import re
 import types
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -21,9 +20,6 @@ from pydantic.fields import FieldInfo
 SECRET = "***"
 """Stands wherever a secret would."""
 
-_SECRET_NAME = re.compile(
-    r"(^|[_-])(api[_-]?keys?|secrets?|passwords?|authorization|(access|auth|bearer|api)[_-]?tokens?)$", re.I
-)
 _TRUE, _FALSE = {"true", "yes", "on", "1", "t", "y"}, {"false", "no", "off", "0", "f", "n"}
 _SEQUENCES = (list, tuple, set, frozenset)
 _BOUNDS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"), ("multiple_of", "a multiple of"))
@@ -42,20 +38,22 @@ def options(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def is_secret(name: str, field: FieldInfo | None = None) -> bool:
-    """Whether the value of this field (or of this key in a mapping) must never be shown."""
+def is_secret(name: str, value: Any, field: FieldInfo | None = None) -> bool:
+    """Whether the value of a field (or of a key in a mapping) must never be shown."""
     if field is not None and (not field.repr or any("Secret" in str(o) for o in options(field.annotation))):
         return True
-    return _SECRET_NAME.search(name) is not None
+    if value is None or isinstance(value, bool | int | float):
+        return False
+    return bool(hide_secrets({name: value})[name] == SECRET)
 
 
 def hide_secrets(value: Any) -> Any:
-    """The value with everything under a key that names a secret replaced by ``***``."""
-    if isinstance(value, dict):
-        return {k: SECRET if v and is_secret(str(k)) else hide_secrets(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [hide_secrets(item) for item in value]
-    return value
+    """The value as plain data, with ``***`` for what names or looks like a secret, as in results."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    from environments.results.fingerprint import scrub
+
+    return scrub({"value": value})["value"]
 
 
 # --- describing -------------------------------------------------------------------------------------------

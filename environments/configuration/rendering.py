@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from environments.configuration.fields import is_secret
+from environments.configuration.fields import hide_secrets, is_secret
 from environments.configuration.resolution import Effective
 
 _PLAIN = re.compile(r"[A-Za-z_./][\w./@+-]*")
+_ONE_VARIABLE = re.compile(r"\$\{\w+\}")
 
 
 def render(effective: Effective) -> str:
@@ -33,13 +34,19 @@ def _section(model: BaseModel, prefix: str, indent: str, effective: Effective) -
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         origin = effective.origins.get(f"{prefix}.{name}", "")
-        comment = f"  # {origin}" if origin else ""
-        if is_secret(name, field):
-            yield f"{indent}# {name}: {'set' if value else 'not set'}, not shown{comment}"
-            continue
         written = effective.written.get(f"{prefix}.{name}")
+        comment = f"  # {origin}" if origin else ""
+        secret = is_secret(name, value, field) or (isinstance(value, str) and hide_secrets(value) != value)
+        if secret and not _is_variable(written):
+            yield f"{indent}# {name}: {'set, not shown' if value else 'not set'}{comment}"
+            continue
         text = _yaml(_publishable(value) if written is None else _publishable(written, as_written=True))
         yield f"{indent}{name}: {text}{comment}"
+
+
+def _is_variable(written: Any) -> bool:
+    """Whether a spelling is only the name of a variable, so that it tells no secret."""
+    return isinstance(written, str) and _ONE_VARIABLE.fullmatch(written) is not None
 
 
 def _publishable(value: Any, *, as_written: bool = False) -> Any:
@@ -56,13 +63,15 @@ def _publishable(value: Any, *, as_written: bool = False) -> Any:
         return {
             str(key): _publishable(item, as_written=as_written)
             for key, item in value.items()
-            if not is_secret(str(key)) or (as_written and isinstance(item, str) and "${" in item)
+            if not is_secret(str(key), item) or (as_written and _is_variable(item))
         }
     if isinstance(value, list | tuple | set | frozenset):
         return [_publishable(item, as_written=as_written) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return str(value) if as_written else str(value).replace("${", "$${")
+    if as_written:
+        return str(value)
+    return str(hide_secrets(str(value))).replace("${", "$${")
 
 
 def _yaml(value: Any) -> str:

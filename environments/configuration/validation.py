@@ -49,7 +49,7 @@ class Problems:
     def bad_value(self, model: type[BaseModel], name: str, section: str, setting: Setting, hint: str) -> None:
         """Note a value that its field does not accept; ``hint`` adds what the type alone does not say."""
         known = model.model_fields.get(name)
-        secret = is_secret(name, known)
+        secret = is_secret(name, setting.value, known)
         given = SECRET if secret else _shorten(hide_secrets(_spelled(setting)))
         label, place = f"{section}.{name}", f" ({setting.origin})"
         if setting.origin.startswith("--"):

@@ -159,6 +159,7 @@ class _Document:
         self._constructor = SafeConstructor()
         self._resolver = Resolver()
         self._open: set[int] = set()
+        self._flat: set[int] = set()
 
     def at(self, node: Node) -> str:
         """``file:line`` of a node."""
@@ -177,25 +178,33 @@ class _Document:
         if not isinstance(node, MappingNode):
             self._problems.add(f"{self.at(node)}: {what} must be a mapping (key: value)")
             return
-        self._refuse_duplicates(node)
-        self._constructor.flatten_mapping(node)
+        self._check_and_flatten(node)
         # After flattening, an anchor's entries stand before the mapping's own, which win.
         last = {str(key.value): (key, value) for key, value in node.value if isinstance(key, ScalarNode)}
         for name, (key, value) in last.items():
             yield name, key, value
 
-    def _refuse_duplicates(self, node: MappingNode) -> None:
+    def _check_and_flatten(self, node: MappingNode) -> None:
+        """Note keys that stand there twice, then put in what ``<<`` refers to; once per node."""
+        from yaml import MarkedYAMLError
         from yaml.nodes import ScalarNode
 
+        if id(node) in self._flat:
+            return
+        self._flat.add(id(node))
         seen: dict[str, Node] = {}
         for key, _ in node.value:
             if not isinstance(key, ScalarNode):
                 self._problems.add(f"{self.at(key)}: a key must be plain text")
-            elif key.value in seen and key.value != "<<":
+            elif key.value in seen:
                 first = seen[key.value].start_mark.line + 1
                 self._problems.add(f"{self.at(key)}: {key.value!r} stands there already (line {first})")
             else:
                 seen[key.value] = key
+        try:
+            self._constructor.flatten_mapping(node)
+        except MarkedYAMLError as error:
+            self._problems.add(f"{self.at(node)}: {error.problem}")
 
     def settings(self, node: Node | None, model: type[BaseModel], section: str) -> Settings:
         """One section, its unknown keys noted."""
@@ -210,8 +219,11 @@ class _Document:
             try:
                 found[key] = Setting(self._value(value_node, annotation), origin, written)
             except ValueError as error:
-                setting = Setting(written or getattr(value_node, "value", None), origin)
-                self._problems.bad_value(model, key, section, setting, str(error))
+                if isinstance(value_node.value, str):
+                    setting = Setting(value_node.value, origin)
+                    self._problems.bad_value(model, key, section, setting, str(error))
+                else:
+                    self._problems.add(f"{section}.{key}: {error} ({origin})")
         return found
 
     def servers(self, node: Node, model: type[BaseModel]) -> list[Settings]:
@@ -241,6 +253,7 @@ class _Document:
             nonlocal used
             if not isinstance(node, ScalarNode):
                 return self._collection(node, annotation, spell)
+            self._refuse_tag(node)
             if any(not match["escaped"] for match in _VARIABLE.finditer(node.value)):
                 used = True
                 return node.value
@@ -286,8 +299,13 @@ class _Document:
         """What YAML takes a scalar for; dates stay text."""
         if tag.endswith(":timestamp"):
             return text
+        from yaml import YAMLError
+
         scalar = type(node)(tag, text, node.start_mark, node.end_mark)
-        return self._constructor.construct_object(scalar, deep=True)
+        try:
+            return self._constructor.construct_object(scalar, deep=True)
+        except (ValueError, LookupError, YAMLError):
+            raise ValueError(f"not a YAML {tag.removeprefix(_STANDARD_TAG)}") from None
 
     def _refuse_tag(self, node: Node) -> None:
         if not node.tag.startswith(_STANDARD_TAG):
