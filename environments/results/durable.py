@@ -89,9 +89,10 @@ class DurableFile:
 
     def close(self) -> None:
         """Write everything to the disk and close. Idempotent."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
+        with self._lock:  # no append is under way
+            if self._closing.is_set():
+                return
+            self._closing.set()
         self._dirty.set()
         if self._syncer is not None:
             self._syncer.join()

@@ -27,8 +27,8 @@ th { white-space: nowrap; }
 details.rollout { border: 1px solid var(--line); border-radius: 6px; margin: .6rem 0; padding: 0 .8rem; }
 details.rollout > summary { padding: .5rem 0; cursor: pointer; font-weight: 600; }
 details.rollout[open] { padding-bottom: .8rem; }
-dl { scroll-margin-top: 3rem; margin: 0; font-size: .85rem; display: grid; grid-template-columns: max-content 1fr;
-  gap: 0 1rem; }
+dl { scroll-margin-top: 3rem; margin: 0; font-size: .85rem; display: grid;
+  grid-template-columns: max-content 1fr; gap: 0 1rem; }
 dt { opacity: .7; } dd { margin: 0; overflow-wrap: anywhere; }
 .role { font-weight: 600; margin: 1rem 0 .2rem; border-top: 1px solid var(--line); padding-top: .5rem; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .2rem 0;

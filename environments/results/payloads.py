@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Payloads:
         if not path.exists():
             with store_errors(f"cannot write {path}"):
                 self.directory.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_suffix(".tmp")
+                temporary = path.with_name(f"{digest}.{threading.get_ident()}.tmp")
                 temporary.write_bytes(data)
                 temporary.replace(path)
             written.append(path)

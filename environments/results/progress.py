@@ -181,12 +181,16 @@ class Progress:
         )
 
     def _renderable(self) -> Any:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
-        bar = ProgressBar(total=self.total, completed=self._snapshot.done, pulse=self.total is None)
-        return Group(bar, Text(self.line(), overflow="fold"))
+        display = Table.grid(expand=True)
+        display.add_row(
+            ProgressBar(total=self.total, completed=self._snapshot.done, pulse=self.total is None)
+        )
+        display.add_row(Text(self.line(), overflow="fold"))
+        return display
 
 
 def _resolve(mode: Mode, stream: TextIO) -> Literal["live", "plain", "none"]:
