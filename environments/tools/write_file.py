@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
-from environments.tools.paths import find, is_directory, resolve
+from environments.tools.paths import find, is_directory, real_path, resolve
 
 DESCRIPTION = (
     "Write a file, replacing what was there; missing directories are made. The content is written "
@@ -19,6 +19,7 @@ async def write_file(state: ToolState, path: str, content: str) -> JSON:
     if path.endswith("/") or await is_directory(state.sandbox, target):
         raise ToolInputError(f"{target} is a directory; give the path of a file in it")
     dirs_created = await find(state.sandbox, posixpath.dirname(target)) is None
+    target = await real_path(state.sandbox, target)
     data = content.encode()
     await state.sandbox.write_bytes(target, data)
     return {"path": target, "bytes_written": len(data), "dirs_created": dirs_created}

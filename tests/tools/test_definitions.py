@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from environments.errors import ConfigError, UnknownName
+from environments.tools import definitions, registry
+from environments.tools.definitions import get_tool_definitions, select_tools
+from environments.tools.registry import all_tools, get_tool
+from environments.tools.toolsets import (
+    distribution_names,
+    resolve_toolsets,
+    sample_toolsets_from_distribution,
+    toolset_names,
+)
+
+HERE = ["terminal", "process", "read_file", "write_file", "patch", "search_files", "todo"]
+
+
+def names(*arguments: object, **options: object) -> list[str]:
+    return [tool.name for tool in select_tools(*arguments, **options).tools]  # type: ignore[arg-type]
+
+
+def test_toolsets_resolve_to_their_tools_in_one_order() -> None:
+    assert resolve_toolsets(["file", "terminal"], None) == resolve_toolsets(["terminal", "file"], None)
+    assert resolve_toolsets(["terminal", "file"], None) == HERE[:6]
+
+
+def test_included_toolsets_come_along() -> None:
+    assert set(resolve_toolsets(["debugging"], None)) == {*HERE[:6], "web_search", "web_extract"}
+
+
+def test_a_tool_is_a_toolset_of_one_and_disabled_ones_are_taken_away() -> None:
+    assert resolve_toolsets(["patch"], None) == ["patch"]
+    assert resolve_toolsets(["terminal", "file"], ["process", "file"]) == ["terminal"]
+    assert resolve_toolsets([], None) == []
+
+
+@pytest.mark.parametrize(("enabled", "disabled"), [(["termnal"], None), (None, ["termnal"])])
+def test_an_unknown_toolset_names_the_near_ones(enabled: list[str] | None, disabled: list[str] | None) -> None:
+    with pytest.raises(UnknownName, match=r"unknown toolset 'termnal' in (en|dis)abled_toolsets.*terminal"):
+        resolve_toolsets(enabled, disabled)
+
+
+def test_all_toolsets_leave_out_what_is_not_here_and_say_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    definitions._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        first, second = select_tools(), select_tools()
+    assert [tool.name for tool in first.tools] == HERE
+    assert "web_search" in first.missing
+    assert first.missing == second.missing
+    assert len(caplog.records) == 1
+    assert "web_search" in caplog.text
+
+
+def test_a_tool_that_was_asked_for_and_is_not_here_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"'web_search' of toolset 'web': not available in this version"):
+        select_tools(["terminal", "web"])
+    with pytest.raises(ConfigError, match=r"'execute_code'"):
+        select_tools(["execute_code"])
+    assert names(["terminal", "web"], ["web"]) == ["terminal", "process"]
+
+
+def test_a_requirement_that_is_not_met_is_an_error_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = replace(get_tool("terminal"), requirement=lambda: "needs a moon; order one")
+    tools = {**all_tools(), "terminal": needs}
+    monkeypatch.setattr(definitions, "all_tools", lambda: tools)
+    with pytest.raises(ConfigError, match=r"'terminal' of toolset 'terminal': needs a moon; order one"):
+        select_tools(["terminal"])
+    selection = select_tools()
+    assert selection.missing["terminal"] == "needs a moon; order one"
+
+
+def test_draws_depend_on_name_and_seed_only() -> None:
+    for name in distribution_names():
+        draws = [sample_toolsets_from_distribution(name, seed) for seed in range(50)]
+        assert draws == [sample_toolsets_from_distribution(name, seed) for seed in range(50)]
+        assert all(draws)
+        assert {toolset for draw in draws for toolset in draw} <= set(toolset_names())
+
+
+def test_each_toolset_is_drawn_with_its_percentage() -> None:
+    draws = [sample_toolsets_from_distribution("reasoning", seed) for seed in range(2_000)]
+    share = {name: sum(name in draw for draw in draws) / len(draws) for name in ("web", "file", "terminal")}
+    assert share["web"] == pytest.approx(0.90 + 0.1 * 0.4 * 0.8, abs=0.03)
+    assert share["file"] == pytest.approx(0.60, abs=0.04)
+    assert share["terminal"] == pytest.approx(0.20, abs=0.04)
+    assert all("file" in draw for draw in map(sample_toolsets_from_distribution, ["terminal_only"] * 9, range(9)))
+
+
+def test_an_unknown_distribution_names_the_near_ones() -> None:
+    with pytest.raises(UnknownName, match=r"distribution 'terminal_olny'.*terminal_only"):
+        sample_toolsets_from_distribution("terminal_olny", 0)
+
+
+def test_a_distribution_always_leaves_a_tool() -> None:
+    for seed in range(30):
+        selection = select_tools(distribution="reasoning", seed=seed)
+        assert selection.tools
+        assert names(distribution="balanced", disabled=["file"], seed=seed) == ["terminal", "process"]
+
+
+def test_a_distribution_without_any_tool_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"'browser_only' has no tool that can be used: .*browser_navigate"):
+        select_tools(distribution="browser_only")
+    with pytest.raises(ConfigError, match=r"disabled_toolsets"):
+        select_tools(disabled=["terminal", "file"], distribution="terminal_only")
+
+
+def test_definitions_are_what_a_model_server_takes() -> None:
+    schemas = get_tool_definitions(["terminal"], None)
+    assert [schema["function"]["name"] for schema in schemas] == ["terminal", "process"]
+
+
+def test_unknown_tools_are_named() -> None:
+    with pytest.raises(UnknownName, match=r"'read_fiel'; did you mean read_file"):
+        get_tool("read_fiel")
+    assert registry.all_tools() is not registry.all_tools()
+
+
+def test_importing_the_api_loads_no_heavy_module() -> None:
+    code = (
+        "import sys, environments.tools.definitions, environments.tools.toolbox\n"
+        "print([m for m in ('pydantic', 'aiohttp', 'rich', 'yaml', 'jinja2') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
