@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from fake_environment import FakeConfig, fake
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +117,7 @@ def test_a_variable_never_shows_what_it_holds(monkeypatch: pytest.MonkeyPatch) -
         ("env:\n  group_siz: 3", "a.yaml:2: unknown key in env 'group_siz'; did you mean group_size?"),
         ("openai:\n- {}\n- modelname: x",
          "a.yaml:3: unknown key in openai[1] 'modelname'; did you mean model_name?"),
+        ("env: {zzz: 1}", "a.yaml:1: unknown key in env 'zzz'; --help lists them all"),
         ("evn: {}", "a.yaml:1: unknown section 'evn'; did you mean env?"),
         ("env:\n  seed: 1\n  seed: 2", "a.yaml:3: 'seed' stands there already (line 2)"),
         ("env: {}\nenv: {}", "a.yaml:2: 'env' stands there already (line 1)"),
@@ -131,14 +131,17 @@ def test_a_variable_never_shows_what_it_holds(monkeypatch: pytest.MonkeyPatch) -
         ("env: {note: [x]}", "env.note: expected str, got ['x'] (a.yaml:1)"),
         ("env: {seeds: [1, x]}", "env.seeds: expected list[int], got [1, 'x']: [1]: Input should be a valid "
          "integer, unable to parse string as an integer (a.yaml:1)"),
-        ("env: {note: !thing x}", "env.note: expected str, got 'x': the tag !thing is not known here (a.yaml:1)"),
+        ("env: {note: !thing x}", "env.note: expected str, got 'x': "
+         "the tag !thing is not known here (a.yaml:1)"),
         ("env: {anything: &a {x: *a}}", "env.anything: an anchor that contains itself (a.yaml:1)"),
         ("env: {note: !!int ''}", "env.note: expected str, got '': not a YAML int (a.yaml:1)"),
         ("env: {flag: !!bool x}", "env.flag: expected bool, got 'x': not a YAML bool (a.yaml:1)"),
         ("env: {<<: 3}", "a.yaml:1: expected a mapping or list of mappings for merging, but found scalar"),
+        ("env: {anything: &a {x: {<<: *a}}}", "env.anything: an anchor that contains itself (a.yaml:1)"),
         ("env: {? [a] : 3}", "a.yaml:1: a key must be plain text"),
         ("openai: {server_type: vlm, api_key: [hunter2]}",
-         "openai.server_type: expected one of openai|vllm|sglang|trl|llamacpp|oracle|nop, got 'vlm' (a.yaml:1)\n"
+         "openai.server_type: expected one of openai|vllm|sglang|trl|llamacpp|oracle|nop, "
+         "got 'vlm' (a.yaml:1)\n"
          "openai.api_key: expected str or none, got *** (a.yaml:1)"),
         ("env: {a: [}", "a.yaml:1:11: not valid YAML: expected the node content, but found '}' "
          "(while parsing a flow node)"),
@@ -196,7 +199,7 @@ def test_default_is_the_file_beside_the_module(monkeypatch: pytest.MonkeyPatch) 
     module = importlib.import_module("its_module")
     monkeypatch.setitem(sys.modules, "its_module", module)
     cls = fake(__module__="its_module")
-    with pytest.raises(ConfigError, match="--config default: there is no .*default.yaml"):
+    with pytest.raises(ConfigError, match=r"--config default: there is no .*default.yaml"):
         resolve(cls, "serve", config="default")
     (folder / "default.yaml").write_text("env: {group_size: 21}")
     assert resolve(cls, "serve", config="default").env.group_size == 21

@@ -23,10 +23,10 @@ from environments.configuration.validation import (
     Problems,
     Setting,
     Settings,
+    near_names,
     validate,
 )
 from environments.configuration.yaml_file import find_config, read_config
-from environments.errors import suggestion
 
 Subcommand = Literal["serve", "process", "evaluate"]
 ConfigFiles = str | Path | Sequence[str | Path] | None
@@ -151,7 +151,7 @@ def _arguments(
     for name, value in values.items():
         known = model.model_fields.get(name)
         if known is None and model.model_config.get("extra") != "allow":
-            problems.add(f"unknown key {name!r} in {section}{suggestion(name, model.model_fields)}")
+            problems.add(f"unknown key {name!r} in {section}{near_names(name, model.model_fields)}")
             continue
         setting = Setting(value, "argument")
         try:
@@ -169,7 +169,7 @@ def _read_flags(model: type[BaseModel], section: str, flags: Sequence[Flag], pro
     for name, flag in last.items():
         origin = f"--{section}.{name}"
         if name not in model.model_fields:
-            problems.add(f"unknown option {origin}{suggestion(name, model.model_fields)}")
+            problems.add(f"unknown option {origin}{near_names(name, model.model_fields)}")
             continue
         try:
             found[name] = Setting(read_text(model.model_fields[name].annotation, flag.text), origin)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from environments.configuration.fields import SECRET, expectation, hide_secrets, is_secret
-from environments.errors import ConfigError
+from environments.errors import ConfigError, suggestion
 
 DEFAULT = "default"
 CONFIG_INIT = "config_init"
 _SHOWN_LENGTH = 80
+_FEW = 8
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -62,6 +63,13 @@ class Problems:
         """Raises ConfigError with one line per problem."""
         if self.lines:
             raise ConfigError("\n".join(self.lines))
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """Like ``suggestion``, but a whole page of names is left to ``--help``."""
+    names = list(known)
+    text = suggestion(name, names)
+    return "; --help lists them all" if len(names) > _FEW and "did you mean" not in text else text
 
 
 def validate(

@@ -25,8 +25,8 @@ from environments.configuration.fields import (
     read_native,
     value_annotation,
 )
-from environments.configuration.validation import Problems, Setting, Settings
-from environments.errors import ConfigError, suggestion
+from environments.configuration.validation import Problems, Setting, Settings, near_names
+from environments.errors import ConfigError
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node, ScalarNode
@@ -167,7 +167,7 @@ class _Document:
 
     def unknown(self, key: str, node: Node, known: Iterable[str], kind: str) -> None:
         """Note a key that does not exist, with the near ones."""
-        self._problems.add(f"{self.at(node)}: unknown {kind} {key!r}{suggestion(key, known)}")
+        self._problems.add(f"{self.at(node)}: unknown {kind} {key!r}{near_names(key, known)}")
 
     def entries(self, node: Node | None, what: str) -> Iterator[tuple[str, Node, Node]]:
         """Key, key's node and value's node of a mapping; an empty value is an empty mapping."""
