@@ -95,6 +95,9 @@ def _import_module(name: str) -> ModuleType:
 
 def _import_file(place: str) -> ModuleType:
     path = Path(place).expanduser()
+    shipped = _PACKAGE.parent / path
+    if not path.is_file() and shipped.is_relative_to(_PACKAGE) and shipped.is_file():
+        path = shipped
     if not path.is_file():
         near = suggestion(
             path.name, [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []

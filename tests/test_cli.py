@@ -23,7 +23,7 @@ from environments.configuration import Effective, resolve
 from environments.errors import ConfigError, HermesError, MissingExtra, RunAborted
 
 TESTS = Path(__file__).parent
-HEAVY = "aiohttp rich yaml greenlet starlette uvicorn openai numpy jinja2 wandb datasets transformers".split()
+HEAVY = ["aiohttp", "rich", "yaml", "greenlet", "starlette", "uvicorn", "openai", "numpy", "jinja2", "wandb"]
 
 
 @pytest.fixture(autouse=True)

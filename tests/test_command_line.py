@@ -156,7 +156,7 @@ def test_a_file_that_exits_or_refuses_is_left_alone() -> None:
     with pytest.raises(SystemExit):
         load_environment("leaves.py")
     write("refuses.py", text="from environments.errors import ConfigError\nraise ConfigError('no')\n")
-    with pytest.raises(ConfigError, match="^no$"):
+    with pytest.raises(ConfigError, match=r"^no$"):
         load_environment("refuses.py")
 
 
@@ -184,6 +184,11 @@ def test_every_built_in_environment_loads_by_name_and_by_file(name: str) -> None
     file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
     assert load_environment(str(file)) is loaded
     assert description.endswith(".")
+
+
+def test_files_of_the_package_are_found_from_anywhere() -> None:
+    loaded = load_environment("environments/terminal_test_env/terminal_test_env.py")
+    assert loaded.__module__ == "environments.terminal_test_env.terminal_test_env"
 
 
 def test_show_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:

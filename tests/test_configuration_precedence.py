@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from fake_environment import FakeConfig, fake
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from environments.config import APIServerConfig, BaseEnvConfig, ServerBaseline
 from environments.configuration import Flag, resolve
@@ -229,6 +229,43 @@ def test_what_config_init_must_not_return(returned: Any, message: str) -> None:
 def test_a_mistake_inside_config_init_is_told() -> None:
     with pytest.raises(ConfigError, match=r"OtherEnv.config_init\(\): FakeConfig group_size: Input should"):
         resolve(fake({"group_size": "many"}), "serve")
+
+
+class CheckedConfig(FakeConfig):
+    required: int
+    even: int = 0
+
+    @field_validator("even")
+    @classmethod
+    def is_even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("must be even")
+        return value
+
+    @model_validator(mode="after")
+    def has_presets(self) -> Self:
+        if not self.presets:
+            raise ValueError("there are no presets")
+        return self
+
+
+def checked(**env: Any) -> Any:
+    def init(cls: Any) -> tuple[Any, Any]:
+        return FakeConfig(), []
+
+    return resolve(fake(config_init=classmethod(init), env_config_cls=CheckedConfig), "serve", env=env)
+
+
+def test_checks_of_the_users_own_are_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(even=3)
+    assert sorted(str(caught.value).splitlines()) == [
+        "--env.required: a value is required",
+        "env.even: expected int, got 3: must be even (argument)",
+    ]
+    with pytest.raises(ConfigError, match=r"^env: there are no presets$"):
+        checked(required=1, presets=[])
+    assert checked(required=1, even=2).env.even == 2
 
 
 # --- arguments from Python --------------------------------------------------------------------------------
