@@ -89,7 +89,7 @@ def test_the_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    progress = Progress(4, title="toy", stream=stream)
+    progress = Progress(4, title="toy", stream=stream, clock=Clock())
     progress.start()
     progress.update(Snapshot(1, 2, mean_reward=0.5))
     progress.note("a note [red]")
