@@ -8,9 +8,9 @@ after them. ``cli.py`` turns the fields into flags; this module knows nothing of
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 ServerType = Literal["openai", "vllm", "sglang", "trl", "llamacpp", "oracle", "nop"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -22,6 +22,11 @@ class EvalHandlingEnum(Enum):
     STOP_TRAIN = "STOP_TRAIN"
     LIMIT_TRAIN = "LIMIT_TRAIN"
     NONE = "NONE"
+
+
+def _enum_value(value: Any) -> Any:
+    """The value of a foreign enum, such as the one of an installed ``atroposlib``."""
+    return value.value if isinstance(value, Enum) and not isinstance(value, EvalHandlingEnum) else value
 
 
 class ServerBaseline(BaseModel):
@@ -96,7 +101,7 @@ class BaseEnvConfig(BaseModel):
     max_token_length: int = Field(
         default=2048, description="Longest reply in tokens, and longest sequence sent to the trainer."
     )
-    eval_handling: EvalHandlingEnum = Field(
+    eval_handling: Annotated[EvalHandlingEnum, BeforeValidator(_enum_value)] = Field(
         default=EvalHandlingEnum.STOP_TRAIN, description="What training does while an evaluation runs."
     )
     eval_limit_ratio: float = Field(

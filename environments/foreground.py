@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from environments.errors import UnknownName
@@ -45,6 +46,9 @@ def run_in_foreground(cls: type[BaseEnv], subcommand: str, effective: Any) -> in
     stopped_by: list[int] = []
 
     async def main() -> RunReport | None:
+        # asyncio's own default is cores + 4; code of the original runs its blocking tools in this pool.
+        threads = getattr(effective.env, "tool_pool_size", 32)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
         task = asyncio.ensure_future(manager_of(cls(effective.env, effective.servers), subcommand)())
         _on_signals(task, stopped_by)
         try:

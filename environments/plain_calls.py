@@ -137,20 +137,32 @@ def _step_through(coroutine: Coroutine[Any, Any, Any]) -> Callable[[], tuple[str
 @contextmanager
 def subtasks_of_user_code(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """While active, tasks that user code starts (``gather``, ``create_task``) may make plain calls too."""
-    previous = loop.get_task_factory()
-
-    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        if _in_user_code.get() and asyncio.iscoroutine(coroutine):
-            coroutine = _drive(coroutine)
-        if previous is not None:
-            return previous(loop, coroutine, **options)
-        return asyncio.Task(coroutine, loop=loop, **options)
-
-    loop.set_task_factory(factory)
+    factory: Any = loop.get_task_factory()
+    if not isinstance(factory, _TaskFactory):
+        factory = _TaskFactory(factory)
+        loop.set_task_factory(factory)
+    factory.users += 1
     try:
         yield
     finally:
-        loop.set_task_factory(previous)
+        factory.users -= 1
+        if factory.users == 0 and loop.get_task_factory() is factory:
+            loop.set_task_factory(factory.previous)
+
+
+class _TaskFactory:
+    """Task factory of a loop while any run is active on it; runs may end in any order."""
+
+    def __init__(self, previous: Callable[..., Any] | None) -> None:
+        self.previous = previous
+        self.users = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        if _in_user_code.get() and asyncio.iscoroutine(coroutine):
+            coroutine = _drive(coroutine)
+        if self.previous is not None:
+            return self.previous(loop, coroutine, **options)
+        return asyncio.Task(coroutine, loop=loop, **options)
 
 
 async def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +134,17 @@ class Run:
         if not self._worked and self._bad_requests[str(error)] >= ALIKE_BAD_REQUESTS:
             raise RunAborted(f"the model server refuses every request: {one_line(error)}") from error
 
+    def start_progress(self, title: str, total: int | None, done_before: int = 0) -> None:
+        """Begin to show progress; what an earlier run had done counts neither for rate nor time left."""
+        from environments.results.progress import Progress
+
+        config, name = self.environment.config, self.environment.environment_name
+        self.done = done_before
+        self.progress = Progress(
+            total, mode=config.progress, title=f"{name} {title}", done_before=done_before
+        )
+        self.progress.start()
+
     def show(self) -> None:
         """Bring the progress display up to date."""
         if self.progress is None:
@@ -161,19 +171,13 @@ class Run:
 
 
 @asynccontextmanager
-async def open_run(
-    environment: BaseEnv, directory: Path | None, *, title: str, total: int | None
-) -> AsyncIterator[Run]:
+async def open_run(environment: BaseEnv, directory: Path | None) -> AsyncIterator[Run]:
     """Open the store, start the servers, and release everything at the end, in reverse order."""
     from environments.plain_calls import subtasks_of_user_code
 
     loop = asyncio.get_running_loop()
     run = Run(environment, directory)
     with ExitStack() as stack:
-        pool_size = getattr(environment.config, "tool_pool_size", None) or 32
-        executor = ThreadPoolExecutor(pool_size, thread_name_prefix="environments")
-        loop.set_default_executor(executor)
-        stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         stack.enter_context(subtasks_of_user_code(loop))
         stack.enter_context(lag_monitor(loop))
         if directory is not None:
@@ -183,11 +187,12 @@ async def open_run(
             await environment.start()
             await _open_tracker(run)
             await environment.run_setup()
-            _open_progress(run, title, total, stack)
             yield run
         except OSError as error:
             raise StoreError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")) from error
         finally:
+            if run.progress is not None:
+                run.progress.finish()
             await _close(environment, run)
 
 
@@ -214,14 +219,6 @@ def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
     run.provenance.git_commit = git_commit(environment)
     run.provenance.dataset = getattr(environment.config, "dataset_name", None)
     run.remember(run.store.attempts())
-
-
-def _open_progress(run: Run, title: str, total: int | None, stack: ExitStack) -> None:
-    from environments.results.progress import Progress
-
-    run.progress = Progress(total, mode=run.environment.config.progress, title=title)
-    run.progress.start()
-    stack.callback(run.progress.finish)
 
 
 async def _open_tracker(run: Run) -> None:

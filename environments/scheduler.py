@@ -29,6 +29,7 @@ from environments.records import (
     Verdict,
     is_finite_number,
 )
+from environments.results.fingerprint import scrub_text
 from environments.waiting import counted
 
 if TYPE_CHECKING:
@@ -166,8 +167,8 @@ def _take_failure(record: Attempt, error: Exception) -> None:
             try_number=record.try_number,
             outcome=record.outcome,
             type=type(error).__name__,
-            message=one_line(error),
-            traceback="".join(traceback.format_exception(error)),
+            message=scrub_text(one_line(error)),
+            traceback=scrub_text("".join(traceback.format_exception(error))),
             at=time.time(),
         )
     )

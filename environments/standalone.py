@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from environments.attempt_scope import AttemptScope, current_attempt
 from environments.outcomes import one_line, outcome_of
 from environments.records import Ending, Failure, Item, Outcome
+from environments.results.fingerprint import scrub_text
 from environments.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class StandaloneRollout(Rollout):
                 try_number=0,
                 outcome=record.outcome,
                 type=type(error).__name__,
-                message=one_line(error),
-                traceback="".join(traceback.format_exception(error)),
+                message=scrub_text(one_line(error)),
+                traceback=scrub_text("".join(traceback.format_exception(error))),
                 at=time.time(),
             )
         )

@@ -32,8 +32,8 @@ async def evaluate(environment: BaseEnv) -> RunReport:
         environment.config.data_dir_to_save_evals
         or f"evals/{environment.config.wandb_name or environment.environment_name}"
     )
-    title = f"{environment.environment_name} evaluate"
-    async with open_run(environment, directory, title=title, total=None) as run:
+    async with open_run(environment, directory) as run:
+        run.start_progress("evaluate", None)
         progress = environment.watch_progress(lambda: 0)
         try:
             returned = await run_user_code(environment.evaluate)

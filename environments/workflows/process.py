@@ -33,10 +33,10 @@ async def process(environment: BaseEnv) -> RunReport:
 
     config = environment.config
     path = Path(config.data_path_to_save_groups or f"data/{environment.environment_name}.jsonl")
-    title = f"{environment.environment_name} process"
-    async with open_run(environment, run_directory(path), title=title, total=config.total_steps) as run:
+    async with open_run(environment, run_directory(path)) as run:
         with GroupFile(path, resume=config.resume) as file:
             workflow = _Process(environment, run, file)
+            run.start_progress("process", config.total_steps, len(workflow.done))
             await workflow.make_groups()
         return await workflow.report(path)
 

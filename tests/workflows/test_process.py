@@ -1,0 +1,304 @@
+"""`process` on an environment of the Atropos layer: retries, the breaker, resume, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.base_env import BaseEnv
+from environments.config import APIServerConfig, BaseEnvConfig
+from environments.errors import ResumeMismatch, RunAborted, SandboxError, ServerUnavailable, VerifierError
+from environments.records import Item, ScoredDataItem
+from environments.run import RunReport
+
+Behaviour = Callable[[int, int], Any]
+
+
+class NumberEnv(BaseEnv):
+    """Items are numbers; what a rollout does is given by the test."""
+
+    name = "numbers"
+    items = 10**6
+    behaviour: Behaviour = staticmethod(lambda item, call: float(item % 2))
+
+    async def setup(self) -> None:
+        self.position = 0
+        self.calls: Counter[int] = Counter()
+
+    async def get_next_item(self) -> Item | None:
+        if self.position >= self.items:
+            return None
+        self.position += 1
+        return {"id": f"n{self.position - 1}", "number": self.position - 1}
+
+    async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
+        number = item["number"]
+        self.calls[number] += 1
+        result = type(self).behaviour(number, self.calls[number])
+        if asyncio.iscoroutine(result):
+            result = await result
+        if isinstance(result, Exception):
+            raise result
+        if result is None:
+            return None, []
+        messages = [{"role": "assistant", "content": f"{number}"}]
+        return {"tokens": [1, 2], "masks": [-100, 2], "scores": result, "messages": messages}, []
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        return await self.evaluate_items([{"id": f"e{n}", "number": n} for n in range(4)])
+
+
+def environment(path: Path, behaviour: Behaviour | None = None, **settings: Any) -> NumberEnv:
+    class Env(NumberEnv):
+        pass
+
+    if behaviour is not None:
+        Env.behaviour = staticmethod(behaviour)
+    defaults: dict[str, Any] = {
+        "group_size": 2,
+        "total_steps": 5,
+        "use_wandb": False,
+        "progress": "none",
+        "ensure_scores_are_not_same": False,
+        "include_messages": True,
+        "retry_backoff": 0.0,
+        "data_path_to_save_groups": str(path),
+        "data_dir_to_save_evals": str(path.with_suffix(".evals")),
+    }
+    return Env(BaseEnvConfig(**{**defaults, **settings}), [APIServerConfig(server_type="nop")])
+
+
+def process(path: Path, behaviour: Behaviour | None = None, **settings: Any) -> RunReport:
+    return asyncio.run(environment(path, behaviour, **settings).process_manager())
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def draws(path: Path) -> list[int]:
+    return sorted(line["metadata"][0]["draw"] for line in lines(path))
+
+
+def test_groups_are_written_with_everything(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    report = process(path)
+    assert report.exit_code == 0
+    assert draws(path) == [0, 1, 2, 3, 4]
+    line = next(line for line in lines(path) if line["metadata"][0]["draw"] == 3)
+    assert line["scores"] == [1.0, 1.0]
+    assert line["tokens"] == [[1, 2], [1, 2]]
+    assert line["masks"] == [[-100, 2], [-100, 2]]
+    assert line["messages"][0][0]["content"] == "3"
+    assert line["metadata"][0]["item_id"] == "n3"
+    assert line["failed"] == []
+
+
+def test_an_exhausted_dataset_ends_the_run_well(tmp_path: Path) -> None:
+    class Short(NumberEnv):
+        items = 3
+
+    env = environment(tmp_path / "out.jsonl", total_steps=50)
+    type(env).items = 3
+    report = asyncio.run(env.process_manager())
+    assert report.exit_code == 0
+    assert draws(tmp_path / "out.jsonl") == [0, 1, 2]
+
+
+def test_failures_of_ours_are_tried_again_and_their_evidence_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+
+    def flaky(number: int, call: int) -> Any:
+        return {1: ServerUnavailable("down"), 2: SandboxError("gone")}.get(call, 1.0)
+
+    report = process(path, flaky, group_size=1, total_steps=3)
+    assert report.exit_code == 0
+    (attempt,) = [a for a in report.attempts if a.item_id == "n0"]
+    assert [failure.outcome for failure in attempt.failures] == ["model_error", "sandbox_error"]
+    assert attempt.try_number == 2
+    assert attempt.outcome == "scored"
+
+
+def test_what_is_not_ours_is_not_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    failing: Behaviour = lambda number, call: VerifierError("no verdict") if number == 1 else 1.0  # noqa: E731
+    report = process(path, failing)
+    assert report.exit_code == 1
+    assert {a.item_id: str(a.outcome) for a in report.attempts}["n1"] == "verifier_error"
+    assert all(a.try_number == 0 for a in report.attempts)
+    assert draws(path) == [0, 2, 3, 4]
+
+
+def test_one_failed_attempt_makes_its_group_smaller_and_stands_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    failing: Behaviour = lambda n, call: ValueError("bug") if (n, call) == (2, 1) else 1.0  # noqa: E731
+    report = process(path, failing)
+    assert report.exit_code == 1
+    line = next(line for line in lines(path) if line["metadata"][0]["draw"] == 2)
+    assert len(line["scores"]) == 1
+    (failed,) = line["failed"]
+    assert failed["outcome"] == "environment_error"
+    assert "ValueError" in json.dumps(failed)
+
+
+def test_a_failed_attempt_is_refilled_where_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    failing: Behaviour = lambda n, call: ValueError("bug") if (n, call) == (2, 1) else 1.0  # noqa: E731
+    process(path, failing, failed_attempts="refill")
+    line = next(line for line in lines(path) if line["metadata"][0]["draw"] == 2)
+    assert len(line["scores"]) == 2
+    assert len(line["failed"]) == 1
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "high"], ids=repr)
+def test_an_attempt_without_a_number_is_the_environments_error(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(RunAborted, match="failed alike"):
+        process(tmp_path / "out.jsonl", lambda n, call: value)
+
+
+def test_three_bugs_alike_end_the_run_with_the_traceback(tmp_path: Path) -> None:
+    def buggy(number: int, call: int) -> Any:
+        raise KeyError("answer")
+
+    with pytest.raises(RunAborted, match=r"KeyError(.|\n)*in buggy"):
+        process(tmp_path / "out.jsonl", buggy, total_steps=1000)
+
+
+def test_a_dead_server_ends_the_run_before_it_burns_all_items(tmp_path: Path) -> None:
+    with pytest.raises(RunAborted, match="in a row"):
+        process(
+            tmp_path / "out.jsonl",
+            lambda n, call: ServerUnavailable("connection refused"),
+            total_steps=1000,
+            model_error_retries=1,
+        )
+
+
+def test_disk_full_ends_the_run_at_once(tmp_path: Path) -> None:
+    import errno
+
+    with pytest.raises(RunAborted, match="No space left"):
+        process(tmp_path / "out.jsonl", lambda n, call: OSError(errno.ENOSPC, "No space left on device"))
+
+
+def test_equal_scores_are_left_out_where_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    report = process(path, ensure_scores_are_not_same=True)
+    assert report.exit_code == 0
+    assert lines(path) == []
+
+
+def test_a_group_left_out_is_not_rolled_out_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    process(path, ensure_scores_are_not_same=True)
+    env = environment(path, ensure_scores_are_not_same=True)
+    assert asyncio.run(env.process_manager()).exit_code == 0
+    assert env.calls == {}
+
+
+@pytest.mark.parametrize("interrupt_at", [1, 7, 20, 39])
+def test_an_interrupted_run_goes_on_with_every_group_once(tmp_path: Path, interrupt_at: int) -> None:
+    path = tmp_path / "out.jsonl"
+    calls = 0
+
+    async def interrupted() -> None:
+        nonlocal calls
+        env = environment(path, total_steps=20)
+        task = asyncio.ensure_future(env.process_manager())
+
+        async def rolling(number: int) -> float:
+            nonlocal calls
+            await asyncio.sleep(0.001 * (number % 5))
+            calls += 1
+            if calls == interrupt_at:
+                task.cancel()
+                await asyncio.sleep(1)
+            return 1.0
+
+        type(env).behaviour = staticmethod(lambda number, call: rolling(number))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(interrupted())
+    second = environment(path, total_steps=20)
+    report = asyncio.run(second.process_manager())
+    assert report.exit_code == 0
+    assert draws(path) == list(range(20))
+    assert all(len(line["scores"]) == 2 for line in lines(path))
+    assert sum(second.calls.values()) <= 40 - (interrupt_at - 1)
+
+
+def test_a_run_may_grow(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    process(path)
+    process(path, total_steps=8)
+    assert draws(path) == list(range(8))
+
+
+def test_another_configuration_is_refused_and_a_new_start_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    process(path)
+    with pytest.raises(ResumeMismatch, match="group_size"):
+        process(path, group_size=3)
+    process(path, group_size=3, resume=False)
+    assert len(lines(path)[0]["scores"]) == 3
+    assert len(list(tmp_path.glob("out*.jsonl"))) == 2
+
+
+def test_limit_and_item_ids(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    env = environment(path, item_ids=["n3", "n1*"], limit=3, total_steps=3)
+    asyncio.run(env.process_manager())
+    assert {line["metadata"][0]["item_id"] for line in lines(path)} == {"n1", "n3", "n10"}
+
+
+def test_evaluate_counts_repeats_and_resumes(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    env = environment(path, attempts=3)
+    report = asyncio.run(env.evaluate_manager())
+    assert report.exit_code == 0
+    assert report.metrics["eval/total_tasks"] == 12
+    assert report.metrics["eval/pass_rate"] == 0.5
+    again = environment(path, attempts=4)
+    report = asyncio.run(again.evaluate_manager())
+    assert report.metrics["eval/total_tasks"] == 16
+    assert sum(again.calls.values()) == 4
+    saved = json.loads((path.with_suffix(".evals") / "metrics.json").read_text())
+    assert saved["results"]["all"]["eval/pass_rate"] == 0.5
+    assert len(lines(path.with_suffix(".evals") / "samples.jsonl")) == 16
+
+
+def test_evaluate_with_a_failure_is_incomplete(tmp_path: Path) -> None:
+    behaviour: Behaviour = lambda n, call: SandboxError("gone") if n == 2 else 1.0  # noqa: E731
+    report = asyncio.run(environment(tmp_path / "out.jsonl", behaviour).evaluate_manager())
+    assert report.exit_code == 1
+    assert report.metrics["eval/coverage"] == 0.75
+    assert report.metrics["eval/pass_rate"] == 0.75
+
+
+def test_an_evaluate_that_does_nothing_says_so(tmp_path: Path) -> None:
+    env = environment(tmp_path / "out.jsonl")
+
+    async def nothing(self: Any) -> None:
+        pass
+
+    type(env).evaluate = nothing  # type: ignore[method-assign,assignment]
+    with pytest.raises(RunAborted, match="did nothing"):
+        asyncio.run(env.evaluate_manager())
+
+
+def test_two_environments_run_in_one_process(tmp_path: Path) -> None:
+    async def both() -> list[RunReport]:
+        one = environment(tmp_path / "one.jsonl", lambda n, call: 1.0)
+        two = environment(tmp_path / "two.jsonl", lambda n, call: 0.0)
+        return list(await asyncio.gather(one.process_manager(), two.process_manager()))
+
+    asyncio.run(both())
+    assert {s for line in lines(tmp_path / "one.jsonl") for s in line["scores"]} == {1.0}
+    assert {s for line in lines(tmp_path / "two.jsonl") for s in line["scores"]} == {0.0}
