@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from environments.records import Attempt, Item, ScoredDataItem
 from environments.waiting import WaitingClock
@@ -30,7 +30,7 @@ class GroupScope:
     item_id: str
     item: Item
     seed: int
-    split: str = "train"
+    split: Literal["train", "eval"] = "train"
     draw: int | None = None
     """Number of the draw of ``get_next_item`` that the group came from; None in evaluations."""
     size: int | None = None

@@ -13,13 +13,13 @@ import logging
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, ServerBaseline
 from environments.errors import UserCodeError
-from environments.records import Attempt, Item, ScoredDataGroup, ScoredDataItem
+from environments.records import Item, ScoredDataGroup, ScoredDataItem
 
 if TYPE_CHECKING:
     from environments.attempt_scope import AttemptScope, GroupScope
@@ -153,6 +153,7 @@ class BaseEnv(ABC):
     ) -> None:
         """Save the results of an evaluation: ``metrics.json`` and ``samples.jsonl``."""
         from environments.results.evaluate_log import write_evaluation
+        from environments.results.summary_text import metric_lines
 
         run = self.active_run
         directory = run.directory if run is not None and run.directory is not None else None
@@ -180,6 +181,8 @@ class BaseEnv(ABC):
 
     async def add_rollouts_for_wandb(self, scored_data: ScoredDataGroup, item: Item = None) -> None:
         """Keep example rollouts of a group for the W&B table."""
+        from environments.results.summary_text import trajectory_text
+
         keep = self.config.num_rollouts_per_group_for_logging
         messages, scores = scored_data.get("messages") or [], scored_data.get("scores") or []
         rows = list(zip(messages, scores, strict=False))
@@ -244,27 +247,9 @@ class BaseEnv(ABC):
         self, item: Item
     ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Item]]:
         """Roll a group out: ``group_size`` attempts at one item, side by side."""
-        from environments.attempt_scope import current_group
-        from environments.results.groups import group_from_attempts
-        from environments.scheduler import gather_or_cancel, run_attempt
+        from environments.grouping import roll_out_group
 
-        run = self.active_run
-        assert run is not None, "collect_trajectories runs inside a workflow"
-        group = current_group.get() or self.new_group(item, 0)
-        size = group.size or self.config.group_size
-        most = size * (2 if self.config.failed_attempts == "refill" else 1)
-        attempts: list[Attempt] = []
-        while len(attempts) < most:
-            missing = size - sum(attempt.valid for attempt in attempts)
-            numbers = range(len(attempts), min(most, len(attempts) + missing))
-            if not numbers:
-                break
-            attempts += await gather_or_cancel(
-                run_attempt(self, group, number, run.finished) for number in numbers
-            )
-        return group_from_attempts(
-            group.draw or 0, attempts, include_messages=self.config.include_messages, config=self.config
-        ), []
+        return await roll_out_group(self, item), []
 
     async def next_item(self) -> Item | None:
         """The next item: one that was put back, else the environment's next."""
@@ -274,46 +259,6 @@ class BaseEnv(ABC):
         from environments.plain_calls import run_user_code
 
         return await run_user_code(self.get_next_item)
-
-    def new_group(self, item: Item, draw: int | None, *, prefix: str = "train") -> GroupScope:
-        """The scope of a group, with what an earlier run had finished of it."""
-        from environments.attempt_scope import GroupScope, derive_seed
-        from environments.results.fingerprint import content_hash
-
-        item_hash = content_hash(item)
-        item_id = self.item_id(item) or item_hash
-        group_id = f"{prefix}/{item_id}" if draw is None else f"{draw}"
-        group = GroupScope(
-            group_id=group_id,
-            item_id=item_id,
-            item=item,
-            seed=derive_seed(self.config.seed, prefix, item_id if draw is None else draw),
-            split="eval" if draw is None else "train",
-            draw=draw,
-        )
-        group.slots["item_hash"] = item_hash
-        if self.active_run is not None:
-            group.finished = self.active_run.earlier(group_id, item_id, item_hash)
-        return group
-
-    def new_attempt(self, group: GroupScope, number: int) -> Attempt:
-        """An empty record with its identity and provenance."""
-        from dataclasses import replace
-
-        from environments.attempt_scope import derive_seed
-
-        run = self.active_run
-        assert run is not None
-        return Attempt(
-            run_id=run.run_id,
-            environment=self.environment_name,
-            item_id=group.item_id,
-            group_id=group.group_id,
-            attempt=number,
-            seed=derive_seed(group.seed, number),
-            provenance=replace(run.provenance, item_hash=group.slots["item_hash"]),
-            item=self.item_info(group.item),
-        )
 
     def prepare_scope(self, scope: AttemptScope) -> None:  # noqa: B027 - optional
         """Called for every try before it runs; layers above put into the scope what they need."""
@@ -372,29 +317,6 @@ class BaseEnv(ABC):
             totals = {"run/groups": groups, "run/scored": run.scored, "run/tokens": run.tokens}
             await asyncio.to_thread(run.tracker.log, totals)
 
-    def show_progress(self, *, done: int, total: int | None = None) -> None:
-        """Tell the progress display how far the run is."""
-        run = self.active_run
-        if run is None or run.progress is None:
-            return
-        run.done = done
-        if total is not None:
-            run.progress.total = total
-        run.show()
-
-    def watch_progress(self, running: Callable[[], int]) -> asyncio.Task[None]:
-        """Keep the number of running rollouts in the display up to date."""
-
-        async def watch() -> None:
-            while True:
-                await asyncio.sleep(0.5)
-                run = self.active_run
-                if run is not None:
-                    run.running = running()
-                    run.show()
-
-        return asyncio.ensure_future(watch())
-
     # The workflows, by their names in Atropos.
 
     async def process_manager(self) -> RunReport:
@@ -444,28 +366,6 @@ class BaseEnv(ABC):
         from environments.cli import main
 
         sys.exit(main(cls))
-
-
-def trajectory_text(messages: Iterable[dict[str, Any]]) -> str:
-    """A conversation as readable text."""
-    parts = []
-    for message in messages:
-        role = str(message.get("role", "?")).upper()
-        content = message.get("content")
-        parts.append(f"[{role}] {content if isinstance(content, str) else content or ''}")
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") or {}
-            parts.append(f"[CALL] {function.get('name')} {function.get('arguments')}")
-    return "\n\n".join(parts)
-
-
-def metric_lines(metrics: dict[str, Any]) -> list[str]:
-    """Metrics as aligned lines of text."""
-    width = max((len(name) for name in metrics), default=0)
-    return [
-        f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else f"{name:<{width}}  {value}"
-        for name, value in metrics.items()
-    ]
 
 
 def is_overridden(environment: BaseEnv, method: str, base: type) -> bool:

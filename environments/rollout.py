@@ -16,7 +16,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from environments.agent import AgentTask
 from environments.agent_loop import AgentResult, ToolError
@@ -47,7 +47,7 @@ class Rollout:
         tools: Sequence[Tool],
         *,
         task_id: str | None = None,
-        split: str = "train",
+        split: Literal["train", "eval"] = "train",
     ) -> None:
         self.environment = environment
         self.scope = scope

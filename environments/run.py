@@ -12,7 +12,7 @@ import subprocess
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,10 +145,23 @@ class Run:
         )
         self.progress.start()
 
-    def show(self) -> None:
+    def watch(self, running: Callable[[], int]) -> asyncio.Task[None]:
+        """Keep the number of running rollouts in the display up to date; cancel the task to stop."""
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(0.5)
+                self.running = running()
+                self.show()
+
+        return asyncio.ensure_future(watch())
+
+    def show(self, *, done: int | None = None, total: int | None = None) -> None:
         """Bring the progress display up to date."""
+        self.done = self.done if done is None else done
         if self.progress is None:
             return
+        self.progress.total = self.progress.total if total is None else total
         from environments.results.progress import Snapshot
 
         self.progress.update(

@@ -97,6 +97,8 @@ async def run_attempt(
         return group.finished[number]
     run = environment.active_run
     assert run is not None, "attempts run inside a workflow"
+    from environments.grouping import new_attempt
+
     queued = time.monotonic()
     failures: list[Failure] = []
     limits = {
@@ -105,7 +107,7 @@ async def run_attempt(
     }
     tries: Counter[Outcome] = Counter()
     for try_number in itertools.count():
-        scope = AttemptScope(group, environment.new_attempt(group, number))
+        scope = AttemptScope(group, new_attempt(environment, group, number))
         scope.record.try_number, scope.record.failures = try_number, failures
         scope.record.clock.queue = time.monotonic() - queued
         await _one_try(environment, run, scope)

@@ -13,6 +13,7 @@ from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import AttemptScope, current_attempt
+from environments.grouping import new_attempt, new_group
 from environments.outcomes import one_line, outcome_of
 from environments.records import Ending, Failure, Item, Outcome
 from environments.results.fingerprint import scrub_text
@@ -35,8 +36,8 @@ class StandaloneRollout(Rollout):
         cls, environment: HermesAgentBaseEnv, item: Item, attempt: int, spec: SandboxSpec
     ) -> StandaloneRollout:
         """Prepare the attempt, or find the one that an earlier run had finished."""
-        group = environment.new_group(item, None, prefix="evaluate")
-        record = group.finished.get(attempt) or environment.new_attempt(group, attempt)
+        group = new_group(environment, item, None, prefix="evaluate")
+        record = group.finished.get(attempt) or new_attempt(environment, group, attempt)
         scope = AttemptScope(group, record)
         environment.prepare_scope(scope)
         return cls(environment, scope, spec, environment._tools_of(group), split="eval")
@@ -60,7 +61,7 @@ class StandaloneRollout(Rollout):
             run.count(self.record)
         elif self._conclude(error):
             run.finished(self.record)
-        self.environment.show_progress(done=len(run.attempts), total=self.environment.planned_attempts)
+        run.show(done=len(run.attempts), total=self.environment.planned_attempts)
 
     def _conclude(self, error: BaseException | None) -> bool:
         record = self.record

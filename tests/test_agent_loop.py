@@ -142,7 +142,9 @@ def test_malformed_arguments_get_a_helpful_message_and_the_rollout_goes_on(argum
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"text": "hi"}', {"text": "hi"}, '"{\\"text\\": \\"hi\\"}"'], ids=["text", "object", "twice"]
+    "arguments",
+    ['{"text": "hi"}', {"text": "hi"}, '"{\\"text\\": \\"hi\\"}"'],
+    ids=["text", "object", "twice"],
 )
 def test_well_meant_arguments_are_understood(arguments: Any) -> None:
     result = run(Script(says(None, call(arguments=arguments))))
@@ -150,7 +152,9 @@ def test_well_meant_arguments_are_understood(arguments: Any) -> None:
     assert result.tool_errors == []
 
 
-@pytest.mark.parametrize("name", [None, "", 5, "ehco", "Echo ", "functions.echo", "rm -rf", {"a": 1}], ids=repr)
+@pytest.mark.parametrize(
+    "name", [None, "", 5, "ehco", "Echo ", "functions.echo", "rm -rf", {"a": 1}], ids=repr
+)
 def test_malformed_names_get_a_helpful_message(name: Any) -> None:
     result = run(Script(says(None, call(name=name)), says("I see")))
     assert result.ending is Ending.STOPPED
@@ -185,7 +189,9 @@ def test_a_malformed_call_never_repeats_the_result_of_another_one() -> None:
 
 
 def test_repeated_and_missing_ids_are_told_apart() -> None:
-    server = Script(says(None, call(id="x"), call(id="x"), call(id="")), says(None, call(id="x")), says("end"))
+    server = Script(
+        says(None, call(id="x"), call(id="x"), call(id="")), says(None, call(id="x")), says("end")
+    )
     result = run(server)
     asked = [c["id"] for m in result.messages for c in m.get("tool_calls") or []]
     answered = [m["tool_call_id"] for m in result.messages if m["role"] == "tool"]

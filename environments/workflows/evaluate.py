@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
 from environments.errors import RunAborted
+from environments.grouping import new_group
 from environments.records import Item, Outcome
 from environments.run import RunReport, failed_attempts, open_run
 from environments.scheduler import Pool, run_attempt
@@ -34,11 +35,7 @@ async def evaluate(environment: BaseEnv) -> RunReport:
     )
     async with open_run(environment, directory) as run:
         run.start_progress("evaluate", None)
-        progress = environment.watch_progress(lambda: 0)
-        try:
-            returned = await run_user_code(environment.evaluate)
-        finally:
-            progress.cancel()
+        returned = await run_user_code(environment.evaluate)
         metrics = returned if isinstance(returned, dict) else {}
         if not run.attempts and not run.evaluations_logged and not environment.model_calls and not metrics:
             raise RunAborted(
@@ -82,6 +79,7 @@ async def evaluate_items(
     started = time.time()
     first = len(run.attempts)
     pool = Pool(environment.evaluation_concurrency())
+    watching = run.watch(lambda: pool.running)
     metrics: dict[str, float] = {}
 
     async def one(group: GroupScope, number: int) -> None:
@@ -89,7 +87,7 @@ async def evaluate_items(
             run.count(group.finished[number])
         else:
             await run_attempt(environment, group, number, run.finished)
-        environment.show_progress(done=len(run.attempts), total=environment.planned_attempts)
+        run.show(done=len(run.attempts), total=environment.planned_attempts)
 
     try:
         for number in range(config.attempts):
@@ -97,6 +95,7 @@ async def evaluate_items(
                 await pool.start(partial(one, group, number))
         await pool.finish()
     finally:
+        watching.cancel()
         await pool.cancel()
         attempts = run.attempts[first:]
         metrics = evaluation_metrics(attempts, elapsed=time.time() - started, planned=planned)
@@ -107,7 +106,7 @@ async def evaluate_items(
 
 def _select(environment: BaseEnv, items: Iterable[Item], prefix: str) -> list[GroupScope]:
     items = list(items)
-    groups = [environment.new_group(item, None, prefix=prefix) for item in items]
+    groups = [new_group(environment, item, None, prefix=prefix) for item in items]
     repeated = {name for name, count in Counter(g.item_id for g in groups).items() if count > 1}
     for number, group in enumerate(groups):
         if group.item_id in repeated:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
 from environments.errors import RunAborted
+from environments.grouping import new_group
 from environments.records import ScoredDataGroup
 from environments.run import Run, RunReport, open_run
 from environments.scheduler import Pool, run_group
@@ -56,7 +57,8 @@ class _Process:
     async def make_groups(self) -> None:
         workers = self.environment.group_concurrency()
         pool = Pool(workers)
-        progress = self.environment.watch_progress(lambda: pool.running * self.environment.config.group_size)
+        size = self.environment.config.group_size
+        progress = self.run.watch(lambda: pool.running * size)
         try:
             self._show()
             draw = 0
@@ -66,7 +68,7 @@ class _Process:
                 if item is None:
                     self.exhausted = True
                     break
-                group = self.environment.new_group(item, draw)
+                group = new_group(self.environment, item, draw)
                 if not self.item_filter.takes(group.item_id):
                     fruitless += 1
                     if fruitless >= FRUITLESS_DRAWS:
@@ -131,7 +133,7 @@ class _Process:
         return True
 
     def _show(self) -> None:
-        self.environment.show_progress(done=len(self.done) + self.left_out)
+        self.run.show(done=len(self.done) + self.left_out)
 
     async def report(self, path: Path) -> RunReport:
         """What the run made, and whether that is all of it."""
