@@ -1,0 +1,164 @@
+"""The backend ``local``: makes sandboxes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from environments.errors import NotSupported, SandboxError
+from environments.records import SandboxInfo
+from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.local import rungs
+from environments.sandboxes.local.guard import Guard
+from environments.sandboxes.local.run_directory import RunDirectory
+from environments.sandboxes.local.sandbox import LocalSandbox
+
+if TYPE_CHECKING:
+    from environments.config import HermesAgentEnvConfig
+
+_DEFAULT_MEMORY_MB = 4096
+_DEFAULT_PROCESSES = 512
+
+
+class LocalBackend(Backend):
+    """Sandboxes on this machine, isolated by the strongest means that works on it."""
+
+    name = "local"
+    capabilities = Capabilities(
+        images=False,
+        network_modes=frozenset({"none", "public"}),
+        resources=frozenset({"cpus", "memory_mb", "processes"}),
+    )
+
+    def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._directory: RunDirectory | None = None
+        self._creating = asyncio.Semaphore(config.sandbox_creation_concurrency)
+        self._checking = asyncio.Lock()
+        self._rung: str | None = None
+        self._passed_over: list[str] = []
+        self._bubblewrap: str | None = None
+        self._live: set[LocalSandbox] = set()
+        self._closed = False
+
+    @property
+    def isolation(self) -> str:
+        """The isolation in force; known after ``check`` or the first ``create``."""
+        if self._rung is None:
+            raise SandboxError("the isolation is known after check()")
+        return self._rung
+
+    async def check(self) -> None:
+        """Find the isolation to use by building a real sandbox with it.
+
+        ``NotSupported`` where the one that ``local_isolation`` demands does not work here.
+        """
+        async with self._checking:
+            if self._rung is not None:
+                return
+            if self._directory is None:
+                self._directory = await asyncio.to_thread(RunDirectory, self._run_id)
+            self._bubblewrap = rungs.find_bubblewrap()
+            reasons: list[str] = []
+            for rung in rungs.candidates(self._config.local_isolation):
+                try:
+                    await self._probe(rung)
+                except SandboxError as error:
+                    reasons.append(f"{rung} isolation does not work here: {error}")
+                    continue
+                self._rung = rung
+                self._passed_over = reasons
+                return
+            raise NotSupported("; ".join(reasons))
+
+    async def create(self, spec: SandboxSpec) -> LocalSandbox:
+        """Make one sandbox. ``NotSupported`` where ``spec`` asks for what this backend lacks."""
+        _refuse_unsupported(spec)
+        await self.check()
+        async with self._creating:
+            sandbox = await self._build(self.isolation, spec)
+        self._live.add(sandbox)
+        return sandbox
+
+    async def close(self) -> None:
+        """Release all sandboxes that still live, and the run's directory."""
+        self._closed = True
+        await asyncio.gather(*(sandbox.close() for sandbox in self._live))
+        self._live.clear()
+        if self._directory is not None:
+            await asyncio.to_thread(self._directory.remove)
+            self._directory = None
+
+    async def _probe(self, rung: str) -> None:
+        sandbox = await self._build(rung, SandboxSpec(lifetime=60))
+        try:
+            result = await sandbox.exec("echo $((6 * 7))", timeout=30)
+            if result.stdout != b"42\n":
+                raise SandboxError(result.stderr.decode("utf-8", "replace") or "a command printed nothing")
+        finally:
+            await sandbox.close()
+
+    async def _build(self, rung: str, spec: SandboxSpec) -> LocalSandbox:
+        if self._closed or self._directory is None:
+            raise SandboxError("the backend is closed")
+        settings = self._settings(rung, spec)
+        guard = Guard(settings)
+        try:
+            report = await guard.start()
+        except BaseException:
+            await guard.close()
+            raise
+        if self._closed:
+            await guard.close()
+            raise SandboxError("the backend is closed")
+        sandbox = LocalSandbox(guard, self._info(rung, spec, settings, report), report)
+        guard.on_closed = lambda: self._live.discard(sandbox)
+        return sandbox
+
+    def _settings(self, rung: str, spec: SandboxSpec) -> dict[str, Any]:
+        assert self._directory is not None
+        name = f"{self._directory.path.name}-{secrets.token_hex(4)}"
+        memory_mb = spec.resources.memory_mb or self._config.sandbox_memory_mb or _DEFAULT_MEMORY_MB
+        return {
+            "rung": rung,
+            "name": f"hermes-{name}",
+            "directory": str(self._directory.path / name.rpartition("-")[2]),
+            "user_ids": str(self._directory.user_ids),
+            "memory": memory_mb * 1024 * 1024,
+            "processes": spec.resources.processes or self._config.sandbox_processes or _DEFAULT_PROCESSES,
+            "cpus": spec.resources.cpus,
+            "network": spec.network.mode == "public",
+            "lifetime": spec.lifetime,
+            "bubblewrap": self._bubblewrap,
+            "environment": dict(spec.environment),
+            "working_directory": spec.working_directory,
+        }
+
+    def _info(
+        self, rung: str, spec: SandboxSpec, settings: dict[str, Any], report: dict[str, Any]
+    ) -> SandboxInfo:
+        resources = {
+            "memory_mb": float(settings["memory"] >> 20),
+            "processes": float(settings["processes"]),
+        }
+        if spec.resources.cpus is not None and "cpu" in report["bounds"]:
+            resources["cpus"] = spec.resources.cpus
+        return SandboxInfo(
+            backend=self.name,
+            isolation=rung,
+            network=spec.network.mode if rung != "none" else "public",
+            id=settings["name"],
+            resources=resources,
+            limitations=[*self._passed_over, *report["limitations"]],
+        )
+
+
+def _refuse_unsupported(spec: SandboxSpec) -> None:
+    if spec.image is not None:
+        raise NotSupported(f"the local backend runs no images, and the task needs {spec.image!r}")
+    if spec.network.mode == "allow-list":
+        raise NotSupported("the local backend cannot limit the network to a list of hosts")
+    if spec.resources.gpus:
+        raise NotSupported("the local backend gives no GPU to a sandbox")

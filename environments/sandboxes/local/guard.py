@@ -1,0 +1,214 @@
+"""The framework's side of a guardian: starts it, gives it orders, notices its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.inside.directories import remove_tree
+
+_HERE = str(Path(__file__).parent)
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside.guardian import main; "
+    "main(*map(int, sys.argv[1:]))"
+)
+_START_PATIENCE = 60.0
+_ORDER_PATIENCE = 20.0
+_END_PATIENCE = 20.0
+
+
+class Guard:
+    """One guardian process. Made by ``start``; ``close`` must be called."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._orders, self._their_orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.requests, self._their_requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last_words = os.memfd_create("stderr", os.MFD_CLOEXEC)
+        self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+        self._number = 0
+        self._closing = False
+        self._reason = ""
+        self._end_descriptor = -1
+        self.on_closed: Callable[[], object] = bool
+        """Called once the sandbox is gone for good."""
+        self.ended = asyncio.Event()
+        """Set when the guardian's process is gone, and with it everything of the sandbox."""
+
+    async def start(self) -> dict[str, Any]:
+        """Start the guardian and wait for its sandbox; returns what it reports. ``SandboxError``."""
+        wire.send(self._orders, self._settings | {"framework": os.getpid()})
+        starting = asyncio.ensure_future(asyncio.to_thread(self._spawn))
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._process = await starting
+            self._watch()
+            raise
+        self._watch()
+        try:
+            async with asyncio.timeout(_START_PATIENCE):
+                return await self._ready
+        except TimeoutError:
+            raise SandboxError(f"a local sandbox did not start within {_START_PATIENCE:.0f} s") from None
+
+    async def order(self, operation: str, **details: Any) -> int:
+        """Have the guardian do something; returns how many processes it could not kill."""
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[int] = self._loop.create_future()
+        self._waiting[number] = answer
+        try:
+            wire.send(self._orders, {"op": operation, "id": number, **details})
+            async with asyncio.timeout(_ORDER_PATIENCE):
+                return await answer
+        except TimeoutError:
+            raise SandboxError("the guardian of a local sandbox does not answer") from None
+        except OSError:
+            await self._wait_for_end(1.0)
+            raise self.failure() from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def failure(self) -> SandboxError:
+        """Why the sandbox can no longer be used."""
+        if self._closing:
+            return SandboxReleased("the sandbox was released")
+        if self._reason == "init":
+            return SandboxBroken("the sandbox's init process was killed")
+        if self._reason == "lifetime":
+            return SandboxError("the sandbox's lifetime is over")
+        return SandboxError(f"the guardian of a local sandbox died: {self._read_last_words() or 'killed'}")
+
+    async def wait_for_failure(self) -> SandboxError:
+        """``failure`` after giving the guardian a moment to say what happened."""
+        await self._wait_for_end(3.0)
+        if not self.ended.is_set() and not self._closing and not self._reason:
+            return SandboxBroken("the sandbox no longer answers")
+        return self.failure()
+
+    async def close(self) -> None:
+        """End the sandbox and everything in it. Idempotent; safe to cancel, the end comes anyway."""
+        self._closing = True
+        self._shut(self._orders)
+        self._shut(self.requests)
+        await self._wait_for_end(_END_PATIENCE)
+        if not self.ended.is_set() and self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            await self._wait_for_end(_END_PATIENCE)
+            await asyncio.to_thread(remove_tree, self._settings["directory"])
+        self.on_closed()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        descriptors = (self._their_orders.fileno(), self._their_requests.fileno())
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT, _HERE, *map(str, descriptors)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._last_words,
+                pass_fds=descriptors,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SandboxError(f"a local sandbox cannot be started: {error}") from error
+        finally:
+            self._their_orders.close()
+            self._their_requests.close()
+
+    def _watch(self) -> None:
+        assert self._process is not None
+        self._orders.setblocking(False)
+        self.requests.setblocking(False)
+        self._loop.add_reader(self._orders, self._read)
+        self._end_descriptor = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._end_descriptor, self._end)
+
+    def _read(self) -> None:
+        try:
+            message = wire.receive(self._orders)
+        except BlockingIOError:
+            return
+        except (OSError, wire.ProtocolError):
+            message = None
+        if message is None:
+            self._loop.remove_reader(self._orders)
+            return
+        wire.close_all(message.descriptors)
+        header = message.header
+        if "ended" in header:
+            self._reason = header["ended"]
+        elif "done" in header:
+            self._settle(self._waiting.get(header["done"]), header["left"])
+        elif "ready" in header and not self._ready.done():
+            self._ready.set_result(header)
+        elif "error" in header and not self._ready.done():
+            self._ready.set_exception(SandboxError(header["error"]))
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._end_descriptor)
+        os.close(self._end_descriptor)
+        if self._process is not None:
+            self._process.wait()
+        while self._orders.fileno() >= 0 and self._has_more():
+            self._read()
+        self._loop.remove_reader(self._orders)
+        self._orders.close()
+        self.requests.close()
+        self.ended.set()
+        if not self._ready.done():
+            words = self._read_last_words()
+            self._ready.set_exception(
+                SandboxError(f"a local sandbox cannot be started: {words or 'it was killed'}")
+            )
+        self._ready.exception()  # nobody may be waiting any more
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self.failure())
+        os.close(self._last_words)
+        self._last_words = -1
+
+    def _has_more(self) -> bool:
+        try:
+            return bool(self._orders.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
+
+    def _settle(self, future: asyncio.Future[int] | None, value: int) -> None:
+        if future is not None and not future.done():
+            future.set_result(value)
+
+    def _shut(self, sock: socket.socket) -> None:
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:  # gone already
+            return
+
+    async def _wait_for_end(self, patience: float) -> None:
+        if self._process is None:
+            return
+        try:
+            async with asyncio.timeout(patience):
+                await self.ended.wait()
+        except TimeoutError:
+            return
+
+    def _read_last_words(self) -> str:
+        if self._last_words < 0:
+            return ""
+        text = wire.read_whole(self._last_words, 4000).decode("utf-8", "replace").strip()
+        return text.splitlines()[-1] if text else ""

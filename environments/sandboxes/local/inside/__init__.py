@@ -1,0 +1,1 @@
+"""The programs that build and serve one sandbox; standard library only, imported before isolation."""

@@ -1,0 +1,211 @@
+"""The guardian of one sandbox: builds it, kills on request, bounds it, and takes it down.
+
+It stays outside the sandbox, where nothing inside can see or signal it, and talks to the framework
+over a socket of its own. When that socket closes, when the framework's process ends, when the init
+process dies or the lifetime is over, it kills everything and removes the directory: so a framework
+that was killed leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any
+
+from . import cgroups, identity, kernel, processes, root_view, wire
+from .directories import remove_tree
+from .launch import LaunchError, launch
+from .settings import MARGIN, Settings
+from .watchdog import INTERVAL, Watchdog
+
+_COUNTED_PER_NAMESPACE = (5, 14)
+"""Since this kernel RLIMIT_NPROC counts apart in each user namespace."""
+
+
+def main(control: int, requests: int) -> None:
+    """Run a guardian over two inherited sockets: the framework's orders and init's requests."""
+    with socket.socket(fileno=control) as orders:
+        first = wire.receive(orders)
+        if first is None:
+            return
+        guardian = Guardian(Settings(first.header), orders)
+        try:
+            guardian.build(socket.socket(fileno=requests))
+            guardian.watch()
+        except (OSError, LaunchError) as error:
+            text = str(error) if isinstance(error, LaunchError) else f"{error.strerror or error}"
+            guardian.tell({"error": text})
+        finally:
+            guardian.tear_down()
+
+
+class Guardian:
+    """One sandbox as seen from outside."""
+
+    def __init__(self, settings: Settings, orders: socket.socket) -> None:
+        self._settings = settings
+        self._orders = orders
+        self._groups = cgroups.ControlGroups()
+        self._watchdog = Watchdog(None, None)
+        self._init = 0
+        self._uid: int | None = None
+
+    def build(self, requests: socket.socket) -> None:
+        """Build the sandbox and report it ready. ``OSError`` or ``LaunchError`` where that fails."""
+        settings = self._settings
+        self._prepare_self()
+        candidates = identity.own_range()
+        if settings.rung != "none" and candidates:
+            self._uid = identity.reserve(settings.user_ids, candidates)
+        self._make_directories()
+        limits = cgroups.Limits(settings.memory, settings.processes + MARGIN, settings.cpus)
+        self._groups = cgroups.create(settings.name, limits)
+        self._try_groups()
+        self._choose_limits()
+        self._init, limitations = launch(settings, requests, self._groups, self._uid)
+        requests.close()
+        if settings.namespaces:
+            os.rmdir(os.path.join(settings.root, ".old"))
+        self.tell(
+            {
+                "ready": True,
+                "home": settings.home,
+                "scratch": settings.scratch,
+                "working_directory": settings.working_directory,
+                "limitations": limitations + self._limitations(),
+                "bounds": sorted(self._groups.bounds),
+            }
+        )
+
+    def watch(self) -> None:
+        """Serve until there is a reason to end."""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps whatever becomes our child
+        init = os.pidfd_open(self._init)
+        framework = os.pidfd_open(self._settings.framework)
+        poll = select.poll()
+        for descriptor in (init, framework, self._orders.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        deadline = time.monotonic() + self._settings.lifetime
+        reason = ""
+        while not reason:
+            remaining = deadline - time.monotonic()
+            interval = remaining if self._watchdog.idle else min(remaining, INTERVAL)
+            ready = {descriptor for descriptor, _ in poll.poll(max(0, min(interval, 3600)) * 1000)}
+            if init in ready:
+                reason = "init"
+            elif framework in ready or (self._orders.fileno() in ready and not self._serve()):
+                reason = "framework"
+            elif remaining <= 0:
+                reason = "lifetime"
+            self._watchdog.look(self._init)
+        self.tell(
+            {"ended": reason, "memory_kills": self._groups.out_of_memory_kills() + self._watchdog.kills}
+        )
+
+    def tear_down(self) -> None:
+        """Kill everything that is left and remove everything that was made."""
+        if self._init:
+            processes.send_signal(self._init, signal.SIGKILL)
+        processes.kill_below(os.getpid())
+        self._reap()
+        self._groups.remove()
+        remove_tree(self._settings.directory)
+
+    def tell(self, header: dict[str, Any]) -> None:
+        """Send the framework a message, if it is still there."""
+        try:
+            wire.send(self._orders, header)
+        except OSError:  # it is gone or no longer listens; we end all the same
+            return
+
+    def _prepare_self(self) -> None:
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.leave_session_keyring()
+        os.chdir("/")
+        os.umask(0o022)
+        if os.geteuid() == 0:
+            os.setgroups([])
+
+    def _make_directories(self) -> None:
+        settings = self._settings
+        uid = self._uid if self._uid is not None else os.getuid()
+        gid = self._uid if self._uid is not None else os.getgid()
+        os.mkdir(settings.directory, 0o711)
+        if settings.namespaces:
+            root_view.prepare(settings.root, uid, gid, public_network=settings.network)
+            return
+        for path in (settings.home, settings.temporary, settings.scratch):
+            os.mkdir(path, 0o700)
+            os.chown(path, uid, gid)
+
+    def _try_groups(self) -> None:
+        """Note where the groups are, for whoever cleans up after us, and see that they take processes."""
+        with open(os.path.join(self._settings.directory, "cgroups"), "w") as file:
+            file.write("\n".join(self._groups.directories))
+        probe = os.fork()
+        if probe == 0:
+            signal.pause()
+        try:
+            self._groups.add(probe)
+        except OSError:  # we may make groups but not fill them; then they bound nothing
+            self._groups.bounds.clear()
+        finally:
+            os.kill(probe, signal.SIGKILL)
+            os.waitpid(probe, 0)
+        if not self._groups.bounds:
+            self._groups.remove()
+
+    def _choose_limits(self) -> None:
+        settings = self._settings
+        version = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+        settings.limit_processes = self._uid is not None or (
+            settings.namespaces and version >= _COUNTED_PER_NAMESPACE
+        )
+        settings.limit_data = "memory" not in self._groups.bounds
+        bounded = settings.limit_processes or "pids" in self._groups.bounds
+        self._watchdog = Watchdog(
+            settings.memory if settings.limit_data else None, None if bounded else settings.processes
+        )
+
+    def _limitations(self) -> list[str]:
+        found = ["the size of its files is not limited"]
+        if "memory" not in self._groups.bounds:
+            found.append("memory is bounded by a watchdog, not by the kernel")
+        if "cpu" not in self._groups.bounds:
+            found.append("processor time is shared with the host without a limit")
+        return found
+
+    def _serve(self) -> bool:
+        """Carry out one order. False when the framework wants the end or is gone."""
+        try:
+            message = wire.receive(self._orders)
+        except (OSError, wire.ProtocolError):
+            return False
+        if message is None or message.header.get("op") == "close":
+            return False
+        left = 0
+        if message.header["op"] == "kill":
+            left = self._kill_job(f"job-{message.header['job']}")
+        elif message.header["op"] == "kill_all":
+            left = processes.kill_below(self._init)
+        self.tell({"done": message.header["id"], "left": left})
+        return True
+
+    def _kill_job(self, name: str) -> int:
+        left = 0
+        for supervisor in processes.children(self._init):
+            if processes.name(supervisor) == name:
+                processes.send_signal(supervisor, signal.SIGCONT)
+                left += processes.kill_below(supervisor)
+        return left
+
+    def _reap(self) -> None:
+        try:
+            while os.waitpid(-1, 0)[0]:
+                pass
+        except ChildProcessError:
+            return

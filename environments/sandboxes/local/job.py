@@ -1,0 +1,88 @@
+"""The framework's end of one request to a sandbox: a socket of its own, read by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from environments.sandboxes.local.inside import wire
+
+Receiver = Callable[[wire.Message | None], None]
+
+
+class Job:
+    """Hands each message of its socket to ``receiver``; None when the other side has ended."""
+
+    def __init__(self, number: int, receiver: Receiver) -> None:
+        self.number = number
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket, self._read)
+
+    @property
+    def other_end(self) -> int:
+        """Descriptor that goes to the sandbox with the request."""
+        return self._other.fileno()
+
+    def handed_over(self) -> None:
+        """The sandbox has its end; ours of it is no longer needed."""
+        self._other.close()
+
+    def send(self, header: dict[str, object], body: bytes = b"") -> bool:
+        """Send a message to the supervisor. False when it is gone or does not keep up."""
+        try:
+            wire.send(self._socket, header, body)
+        except OSError:
+            return False
+        return True
+
+    def hang_up(self) -> None:
+        """Tell the supervisor that nothing more will come; a command not begun yet is not run."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:  # the other side is gone
+            return
+
+    def close(self) -> None:
+        """Forget the job. Idempotent."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._other.close()
+
+    def _read(self) -> None:
+        try:
+            message = wire.receive(self._socket)
+        except BlockingIOError:
+            return
+        except (OSError, wire.ProtocolError):  # reset, or a hostile answer: the job is lost
+            message = None
+        if message is None:
+            self._loop.remove_reader(self._socket)
+        self._receiver(message)
+
+
+class Answer(Job):
+    """A job that is answered once."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, self._receive)
+        self._future: asyncio.Future[wire.Message | None] = self._loop.create_future()
+
+    async def wait(self, timeout: float | None = None) -> wire.Message | None:
+        """The answer, None if the other side ended without one. Raises ``TimeoutError``."""
+        if timeout is None:
+            return await asyncio.shield(self._future)
+        done, _ = await asyncio.wait({self._future}, timeout=max(0.0, timeout))
+        if not done:
+            raise TimeoutError
+        return self._future.result()
+
+    def _receive(self, message: wire.Message | None) -> None:
+        if not self._future.done():
+            self._future.set_result(message)
+        elif message is not None:
+            wire.close_all(message.descriptors)

@@ -1,0 +1,113 @@
+"""A background process of a local sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Process
+from environments.sandboxes.local.guard import Guard
+from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.inside.output import CappedOutput
+from environments.sandboxes.local.job import Job
+
+_LARGEST_WRITE = 1 << 20
+
+
+class LocalProcess(Process):
+    """Talks to the process's supervisor, which keeps its output until somebody reads it."""
+
+    def __init__(self, number: int, command: str, guard: Guard) -> None:
+        self.id = f"process-{number}"
+        self.command = command
+        self._guard = guard
+        self.job = Job(number, self._receive)
+        self._reads: deque[asyncio.Future[bytes]] = deque()
+        self._rest = CappedOutput(DEFAULT_OUTPUT_LIMIT)
+        self._exit_code: int | None = None
+        self._exited = asyncio.Event()
+        self._ended = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code once it has ended; 128 + n when killed by signal n."""
+        return self._exit_code
+
+    async def read(self) -> bytes:
+        """Output since the last ``read``, without waiting."""
+        rest = self._rest.take()
+        if self._ended:
+            return rest
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._reads.append(answer)
+        if not self.job.send({"op": "read"}):
+            self._lose()
+        return rest + await answer
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input. ``BrokenPipeError`` where it has ended."""
+        for start in range(0, len(data), _LARGEST_WRITE):
+            part = data[start : start + _LARGEST_WRITE]
+            if self._exit_code is not None or not self.job.send({"op": "write"}, part):
+                raise BrokenPipeError(32, "the process has ended")
+
+    async def close_stdin(self) -> None:
+        """Close its standard input."""
+        self.job.send({"op": "close"})
+
+    async def wait(self, timeout: float | None = None) -> int | None:
+        """Exit code, or None if it still runs after ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._exited.wait()
+        except TimeoutError:
+            return None
+        return self._exit_code
+
+    async def kill(self) -> None:
+        """Kill it and everything it started."""
+        if not self._ended:
+            await self._guard.order("kill", job=self.job.number)
+
+    def release(self) -> None:
+        """Stop listening: its sandbox is gone."""
+        self.job.close()
+        if not self._ended:
+            self._lose()
+
+    def _receive(self, message: wire.Message | None) -> None:
+        if message is None:
+            self._lose()
+            return
+        wire.close_all(message.descriptors)
+        header = message.header
+        if "exit" in header:
+            self._exit(int(header["exit"]))
+        elif "end" in header:
+            self._rest.add(message.body)
+            self._lose()
+        elif "data" in header and self._reads:
+            answer = self._reads.popleft()
+            if answer.done():  # the reader was cancelled; its output is kept for the next one
+                self._rest.add(message.body)
+            else:
+                answer.set_result(message.body)
+        elif "errno" in header:
+            self._rest.add(f"cannot start a process: {header.get('text')}\n".encode())
+            self._exit(126)
+            self._lose()
+
+    def _exit(self, status: int) -> None:
+        if self._exit_code is None:
+            self._exit_code = status if status >= 0 else 128 - status
+        self._exited.set()
+
+    def _lose(self) -> None:
+        """The supervisor is gone; if it never said how the process ended, it was killed."""
+        self._ended = True
+        self._exit(-9)
+        while self._reads:
+            answer = self._reads.popleft()
+            if not answer.done():
+                answer.set_result(self._rest.take())
+        self.job.close()

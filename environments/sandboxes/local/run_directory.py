@@ -1,0 +1,122 @@
+"""Where the sandboxes of a run live on disk, and how what a dead run left is found and removed.
+
+``${TMPDIR:-/tmp}/hermes-environments-<uid>/<run>/`` holds one directory per sandbox and a file that
+the run keeps locked. The kernel drops the lock with the process, however it ends; the next run to
+start removes what is no longer locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from environments.errors import SandboxError
+from environments.sandboxes.local.inside.cgroups import remove_group
+from environments.sandboxes.local.inside.directories import remove_tree
+
+_LOCK = "lock"
+_DEAD = ".dead-"
+
+
+class RunDirectory:
+    """The directory of one run, ours as long as we live. Blocking: call it in a thread."""
+
+    def __init__(self, run_id: str) -> None:
+        """Reap dead runs, then make the directory. ``SandboxError`` where the place is not safe."""
+        base = _base()
+        prefix = re.sub(r"[^A-Za-z0-9_.-]", "-", run_id).lstrip(".")[:80] or "run"
+        self.user_ids = base / "user-ids"
+        with _locked(base / ".lock"):
+            dead = _set_aside_dead_runs(base)
+            self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=base))
+            self.path.chmod(0o711)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for path in dead:
+            _remove_run(path)
+
+    def remove(self) -> None:
+        """Remove the directory and all in it. Idempotent."""
+        if self._lock >= 0:
+            _remove_run(self.path)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _base() -> Path:
+    """The directory of all our runs; only we may write to it, others may at most pass through."""
+    mode = 0o711 if os.geteuid() == 0 else 0o700
+    path = Path(tempfile.gettempdir()) / f"hermes-environments-{os.geteuid()}"
+    try:
+        path.mkdir(mode)
+        path.chmod(mode)
+    except FileExistsError:
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise SandboxError(
+                f"{path} is not a directory that only this user can write to; remove it"
+            ) from None
+    except OSError as error:
+        raise SandboxError(f"no directory for sandboxes can be made: {error}") from error
+    return path
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock among all our runs, for the moment in which runs begin or are found dead."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside_dead_runs(base: Path) -> list[Path]:
+    """Rename the directories of dead runs, so that nobody else cares for them; returns them."""
+    dead: list[Path] = []
+    for path in base.iterdir():
+        if not path.is_dir() or path.is_symlink():
+            continue
+        if path.name.startswith(_DEAD):  # whoever removed it died too, or still is at it
+            dead.append(path)
+        elif not _is_locked(path / _LOCK):
+            aside = base / f"{_DEAD}{path.name}"
+            path.rename(aside)
+            dead.append(aside)
+    return dead
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _remove_run(path: Path) -> None:
+    """Remove a run's directory and the control groups of its sandboxes.
+
+    Where something cannot be removed now (a dying sandbox may still hold it), the next start tries
+    again.
+    """
+    try:
+        for file in path.glob("*/cgroups"):
+            for group in file.read_text().splitlines():
+                remove_group(group)
+        remove_tree(str(path))
+    except OSError:  # left for the next start, as documented
+        return

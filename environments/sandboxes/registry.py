@@ -1,0 +1,51 @@
+"""Sandbox backends by name, imported when they are first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from environments.errors import ConfigError, NotSupported, UnknownName
+from environments.sandboxes.base import Backend
+
+if TYPE_CHECKING:
+    from environments.config import HermesAgentEnvConfig
+
+_BACKENDS = {"local": "environments.sandboxes.local.backend:LocalBackend"}
+
+_NOT_YET = frozenset({"docker", "modal", "daytona", "ssh", "singularity"})
+"""Names that are part of the product; their backends are not part of this version."""
+
+
+def create_backend(name: str, config: HermesAgentEnvConfig, run_id: str) -> Backend:
+    """Make the backend ``name`` for one environment and run; called inside a running event loop.
+
+    ``name`` may be the import path ``module:Class`` of a ``Backend`` whose constructor takes
+    ``(config, run_id)``. Raises ``UnknownName``, ``ConfigError`` for a path that cannot be
+    imported, ``NotSupported`` for a backend that this version lacks.
+    """
+    if name in _NOT_YET:
+        raise NotSupported(
+            f"the sandbox backend {name!r} is not available in this version of hermes-environments; "
+            "'local' is (env.terminal_backend: local)"
+        )
+    path = _BACKENDS.get(name, name)
+    if ":" not in path:
+        raise UnknownName("sandbox backend", name, [*_BACKENDS, *_NOT_YET], "env.terminal_backend")
+    made: Backend = _load(path)(config, run_id)
+    return made
+
+
+def _load(path: str) -> Any:
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"env.terminal_backend: the backend {path!r} cannot be imported: {error}"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Backend)):
+        raise ConfigError(
+            f"env.terminal_backend: {path!r} is not a subclass of environments.sandboxes.base.Backend"
+        )
+    return found
