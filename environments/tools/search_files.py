@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from environments.sandboxes.base import ExecResult
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.paths import find, is_directory, not_found, resolve
-from environments.tools.search_patterns import glob_to_extended, to_extended
+from environments.tools.search_globs import glob_to_extended, hidden_is_meant
+from environments.tools.search_patterns import to_extended, to_octal
 from environments.tools.text import decode, shorten_line
 
 TIME_LIMIT = 60
@@ -34,45 +35,51 @@ DESCRIPTION = (
     "begins with a dot; .gitignore has no influence."
 )
 
-# $1 glob as a regular expression, or empty; $2 "1" to look at hidden entries too, .git excepted.
+# Patterns come as octal escapes for printf: they hold bytes that are no text.
+# $1 glob as a pattern, or empty; $2 "1" to look at hidden entries too, .git excepted.
 _LIST = r"""
-list() {
-  newline='
+LC_ALL=C; export LC_ALL
+newline='
 '
+list() {
+  glob=$(printf "$1")
   if [ "$2" = 1 ]; then hide='.git'; else hide='.?*'; fi
   if [ -n "$ONE" ]; then printf '%s\n' "$ONE"
   else find . -name "$hide" -prune -o -type f ! -name "*$newline*" -print 2>/dev/null; fi |
-    if [ -n "$1" ]; then LC_ALL=C.UTF-8 grep -E -e "$1"; else cat; fi | LC_ALL=C sort
+    if [ -n "$glob" ]; then grep -E -e "$glob"; else cat; fi | sort
 }
+"""
+
+# -I leaves binary files out; busybox takes the option without effect, so both ways are tried out.
+# Where it does not work, binary files are told by a NUL near their start.
+_TEXT = r"""
+text=
+if printf 'x\n' | grep -I x >/dev/null 2>&1; then
+  printf 'x\000\n' | grep -I x >/dev/null 2>&1 || text=-I
+fi
 """
 
 # $3 pattern, $4 "i" or empty. One line PATH:COUNT for each text file that has matches.
 _COUNT = r"""
-LC_ALL=C.UTF-8; export LC_ALL
-fold=${4:+-i}
-printf '' | grep -E $fold -e "$3" >/dev/null; [ $? -gt 1 ] && exit 2
-if printf 'x\n' | grep -a x >/dev/null 2>&1; then text=-a; else text=; fi
-counts() { tr '\n' '\0' | xargs -0 grep $text -E $fold -c -e "$3" -- /dev/null 2>/dev/null | grep -v ':0$'; }
-if printf 'x\n' | grep -I x >/dev/null 2>&1; then
-  list "$1" "$2" | tr '\n' '\0' | LC_ALL=C xargs -0 grep -I -l -e '' -- /dev/null 2>/dev/null |
-    counts "$@"
-else
-  list "$1" "$2" | counts "$@" | while IFS= read -r entry; do
-    [ "$(head -c 32768 "${entry%:*}" | tr -d -c '\000' | wc -c)" -eq 0 ] && printf '%s\n' "$entry"
-  done
-fi
+pattern=$(printf "$3") fold=${4:+-i}
+printf '' | grep -E $fold -e "$pattern" >/dev/null; [ $? -gt 1 ] && exit 2
+list "$1" "$2" | tr '\n' '\000' |
+  xargs -0 grep $text -E $fold -c -e "$pattern" -- /dev/null 2>/dev/null | grep -v ':0$' |
+  if [ -n "$text" ]; then cat; else while IFS= read -r entry; do
+    nuls=$(head -c 32768 "${entry%:*}" | tr -c -d '\000' | wc -c)
+    [ "$nuls" -eq 0 ] && printf '%s\n' "$entry"
+  done; fi
 exit 0
 """
 
 # $1 pattern, $2 "i" or empty, $3 context, $4 bytes of a line, $5 most matches, then the files.
 _SHOW = r"""
-LC_ALL=C.UTF-8; export LC_ALL
-pattern=$1 fold=${2:+-i} context=$3 width=$4 most=$5; shift 5
-if printf 'x\n' | grep -a x >/dev/null 2>&1; then text=-a; else text=; fi
+LC_ALL=C; export LC_ALL
+pattern=$(printf "$1") fold=${2:+-i} context=$3 width=$4 most=$5; shift 5
 for file do
   printf '\000'
   grep $text -E $fold -h -n -m "$most" -A "$context" -B "$context" -e "$pattern" -- "$file" 2>/dev/null |
-    LC_ALL=C tr -d '\000' | LC_ALL=C cut -b "1-$width"
+    tr -d '\000' | cut -b "1-$width"
 done
 exit 0
 """
@@ -118,8 +125,8 @@ async def search_files(
     if target == "files":
         return await _search_names(state, place, pattern, limit, offset)
     expression, ignore_case = to_extended(pattern)
-    arguments = [expression, "i" if ignore_case else ""]
-    counted = await _run(state, place, _LIST + _COUNT, [*_listing(file_glob), *arguments])
+    arguments = [to_octal(expression), "i" if ignore_case else ""]
+    counted = await _run(state, place, _LIST + _TEXT + _COUNT, [*_listing(file_glob), *arguments])
     if counted.exit_code == 2:
         raise ToolInputError(f"pattern {pattern!r} cannot be searched for: {decode(counted.stderr).strip()}")
     counts = _counts(counted)
@@ -166,8 +173,7 @@ async def _place(state: ToolState, path: str) -> _Place | str:
 def _listing(glob: str | None) -> list[str]:
     if glob is None or not glob.strip():
         return ["", "0"]
-    hidden = any(part.startswith(".") and part not in (".", "..") for part in glob.strip().split("/"))
-    return [glob_to_extended(glob), "1" if hidden else "0"]
+    return [to_octal(glob_to_extended(glob)), "1" if hidden_is_meant(glob) else "0"]
 
 
 async def _run(state: ToolState, place: _Place, script: str, arguments: list[str]) -> ExecResult:
@@ -207,7 +213,7 @@ async def _matches(
     if files:
         width = str(4 * LINE_LIMIT + 20)
         shown = await _run(
-            state, place, _SHOW, [*arguments, str(context), width, str(skipped + limit), *files]
+            state, place, _TEXT + _SHOW, [*arguments, str(context), width, str(skipped + limit), *files]
         )
         for name, text in zip(files, decode(shown.stdout).split("\0")[1:], strict=False):
             matches += _matches_of_file(place.shown(name), text, context)

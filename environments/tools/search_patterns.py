@@ -1,8 +1,10 @@
-r"""Patterns of search_files, in the one dialect that every grep understands.
+r"""Regular expressions of search_files, in the one dialect that every grep understands.
 
-A regular expression is read here and written anew as POSIX extended: ``\d``, ``\w``, ``\s``, groups
-without capture and lazy quantifiers (which do not change *whether* a line matches) are rewritten;
-look-around and back-references are refused. So a search gives the same answer in every image.
+A pattern is read here and written anew as POSIX extended: ``\d``, ``\w``, ``\s``, groups without
+capture and lazy quantifiers (which do not change *whether* a line matches) are rewritten;
+look-around and back-references are refused. grep then runs in the C locale, the only one that every
+image has, so what stands for one character is written out as the bytes of one in UTF-8. Raw bytes
+are lone surrogates here, as Python's ``surrogateescape`` has them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from environments.tools.base import ToolInputError
 _CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " \t\r\f\v"}
 _CONTROL = {"t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 _SPECIAL = set(".[]{}()*+?^$|\\")
+CONTINUATION = "\udc80-\udcbf"
+"""The bytes that go on a character of UTF-8, for a bracket expression."""
+
 _EMPTY = ".{0}"
 """Matches nothing at all; POSIX leaves ``()`` and ``a|`` undefined."""
 
@@ -124,25 +129,24 @@ def _quantifier(reader: _Reader, character: str, at: int) -> str:
 
 def _atom(reader: _Reader, character: str, at: int) -> str:
     if character == "[":
-        return _bracket(reader, at)
+        members, negated = _bracket(reader, at)
+        return _one_of(reader, members, negated, at)
     if character == "\\":
         return _escape(reader, at)
     if character == "$":
         # The carriage return of a file with CRLF does not belong to the line.
         return "\r?$"
-    if character in "{}]":
-        return _literal(character)
-    return character
+    if character == ".":
+        return _one_of(reader, [], True, at)
+    return character if character == "^" else literal(character)
 
 
 def _escape(reader: _Reader, at: int) -> str:
     if not reader.more:
         raise _bad(reader.pattern, at, "it ends with a single backslash; write \\\\ for the character itself")
     character = reader.take()
-    if character in _CLASSES:
-        return f"[{_CLASSES[character]}]"
     if character.lower() in _CLASSES:
-        return f"[^{_CLASSES[character.lower()]}]"
+        return _one_of(reader, [_CLASSES[character.lower()]], character.isupper(), at)
     if character in _CONTROL:
         return _CONTROL[character]
     if character in "bB<>":
@@ -151,28 +155,26 @@ def _escape(reader: _Reader, at: int) -> str:
         return "^" if character == "A" else "\r?$"
     if character.isascii() and character.isalnum():
         raise _bad(reader.pattern, at, f"\\{character} is not supported")
-    return _literal(character)
+    return literal(character)
 
 
-def _bracket(reader: _Reader, at: int) -> str:
+def _bracket(reader: _Reader, at: int) -> tuple[list[str], bool]:
+    """Members of a bracket expression, and whether it means all others."""
     negated = reader.rest("^")
     if negated:
         reader.take()
     members: list[str] = []
-    first = True
     while True:
         if not reader.more:
             raise _bad(reader.pattern, at, "a [ is not closed; write \\[ for the character itself")
         posix = _POSIX_CLASS.match(reader.pattern, reader.position)
         if posix is not None:
             members.append(reader.take(len(posix[0])))
-        elif reader.rest("]") and not first:
+        elif reader.rest("]") and members:
             reader.take()
-            break
+            return members, negated
         else:
             members.append(_member(reader, at))
-        first = False
-    return _written(members, negated)
 
 
 def _member(reader: _Reader, at: int) -> str:
@@ -203,69 +205,54 @@ def _member_character(reader: _Reader, at: int) -> str:
     return character
 
 
-def _written(members: list[str], negated: bool) -> str:
+def _one_of(reader: _Reader, members: list[str], negated: bool, at: int) -> str:
+    # Any number of bytes is any number of characters: no need to spell those out.
+    repeated = reader.rest("*") or reader.rest("+")
+    try:
+        return one_of(members, negated, repeated)
+    except ValueError as error:
+        raise _bad(reader.pattern, at, str(error)) from None
+
+
+def one_of(members: list[str], negated: bool, repeated: bool = False) -> str:
+    """One character out of members (characters, ranges ``a-z``, classes), or one that is none of them.
+
+    ``ValueError`` where bytes cannot express it.
+    """
+    wide = [member for member in members if not member.isascii()]
+    narrow = [member for member in members if member.isascii()]
+    if wide and (negated or any(len(member) > 1 for member in wide)):
+        raise ValueError("characters outside ASCII can stand in [ ] only one by one, and not after ^")
+    if not negated:
+        choices = [*wide, *([_bracket_text(narrow, False)] if narrow else [])]
+        return choices[0] if len(choices) == 1 and not wide else f"({'|'.join(choices)})"
+    if repeated:
+        return _bracket_text(narrow, True) if narrow else "."
+    return f"({_bracket_text([*narrow, CONTINUATION], True)}[{CONTINUATION}]*)"
+
+
+def _bracket_text(members: list[str], negated: bool) -> str:
     """POSIX has no escapes in brackets: ``]`` goes first, ``-`` last, ``^`` not first."""
     closing = "]" if "]" in members else ""
     hyphen = "-" if "-" in members else ""
     caret = "^" if "^" in members else ""
     others = "".join(member for member in members if member not in ("]", "-", "^"))
     if caret and not negated and not closing and not others:
-        return r"\^" if not hyphen else "[-^]"
+        return "[-^]" if hyphen else r"\^"
     return f"[{'^' if negated else ''}{closing}{others}{caret}{hyphen}]"
 
 
-def glob_to_extended(glob: str) -> str:
-    """A glob as a pattern for paths that begin with ``./``.
-
-    Without a slash it is compared with the name alone, at any depth; ``**`` crosses directories,
-    ``{a,b}`` is a choice.
-    """
-    if not glob.strip() or "\n" in glob or "\0" in glob:
-        raise ToolInputError("the glob is empty or has a line break in it")
-    text = glob.strip().removeprefix("./").lstrip("/")
-    start = "^\\./" if "/" in text else "^\\./(.*/)?"
-    pieces: list[str] = []
-    braces = 0
-    position = 0
-    while position < len(text):
-        bracket = re.compile(r"\[!?\]?[^\]/]*\]").match(text, position)
-        character = text[position]
-        if text.startswith("**/", position):
-            pieces.append("(.*/)?")
-            position += 3
-            continue
-        if text.startswith("**", position):
-            pieces.append(".*")
-            position += 2
-            continue
-        if bracket is not None:
-            inside = bracket[0][1:-1]
-            pieces.append(f"[^{inside[1:]}]" if inside.startswith(("!", "^")) else f"[{inside}]")
-            position = bracket.end()
-            continue
-        if character == "{" and "}" in text[position:]:
-            braces += 1
-            pieces.append("(")
-        elif character == "}" and braces:
-            braces -= 1
-            pieces.append(")")
-        elif character == "," and braces:
-            pieces.append("|")
-        elif character in "*?":
-            pieces.append("[^/]*" if character == "*" else "[^/]")
-        elif character == "\\" and position + 1 < len(text):
-            position += 1
-            pieces.append(_literal(text[position]))
-        else:
-            pieces.append(_literal(character))
-        position += 1
-    if braces:
-        raise ToolInputError(f"the glob {glob!r} has a brace that is not closed")
-    return f"{start}{''.join(pieces)}$"
+def literal(character: str) -> str:
+    """One character that means itself."""
+    if character in _SPECIAL:
+        return f"\\{character}"
+    # A group, so that what repeats it repeats all of its bytes.
+    return character if character.isascii() else f"({character})"
 
 
-def _literal(character: str) -> str:
-    return f"\\{character}" if character in _SPECIAL else character
+def to_octal(expression: str) -> str:
+    """The bytes of an expression as printf of any shell reads them, safe on every way into a sandbox."""
+    return "".join(f"\\{byte:03o}" for byte in expression.encode("utf-8", "surrogateescape"))
 
 
 def _bad(pattern: str, position: int, reason: str) -> ToolInputError:

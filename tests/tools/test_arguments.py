@@ -41,7 +41,9 @@ def test_object_text_and_text_in_text(raw: Any) -> None:
     assert parse_arguments(raw) == {"path": "a"}
 
 
-@pytest.mark.parametrize("raw", [[], "[1]", 3, "3", True, "true", '"word"', b"{}", '"[1]"', 2.5, '"\\"{}\\""'])
+@pytest.mark.parametrize(
+    "raw", [[], "[1]", 3, "3", True, "true", '"word"', b"{}", '"[1]"', 2.5, '"\\"{}\\""']
+)
 def test_what_is_no_object_says_so(raw: Any) -> None:
     with pytest.raises(ToolInputError, match=r"JSON"):
         parse_arguments(raw)
@@ -56,7 +58,9 @@ def test_line_breaks_inside_a_string_have_one_reading() -> None:
     assert parse_arguments('{"content": "a\nb"}') == {"content": "a\nb"}
 
 
-@pytest.mark.parametrize("raw", ['{"a": NaN}', '{"a": Infinity}', "[" * 100_000, '{"a":' * 100_000, "9" * 5000])
+@pytest.mark.parametrize(
+    "raw", ['{"a": NaN}', '{"a": Infinity}', "[" * 100_000, '{"a":' * 100_000, "9" * 5000]
+)
 def test_json_that_python_reads_but_json_is_not(raw: str) -> None:
     with pytest.raises(ToolInputError):
         parse_arguments(raw)

@@ -41,7 +41,9 @@ def test_a_tool_is_a_toolset_of_one_and_disabled_ones_are_taken_away() -> None:
 
 
 @pytest.mark.parametrize(("enabled", "disabled"), [(["termnal"], None), (None, ["termnal"])])
-def test_an_unknown_toolset_names_the_near_ones(enabled: list[str] | None, disabled: list[str] | None) -> None:
+def test_an_unknown_toolset_names_the_near_ones(
+    enabled: list[str] | None, disabled: list[str] | None
+) -> None:
     with pytest.raises(UnknownName, match=r"unknown toolset 'termnal' in (en|dis)abled_toolsets.*terminal"):
         resolve_toolsets(enabled, disabled)
 
@@ -89,7 +91,9 @@ def test_each_toolset_is_drawn_with_its_percentage() -> None:
     assert share["web"] == pytest.approx(0.90 + 0.1 * 0.4 * 0.8, abs=0.03)
     assert share["file"] == pytest.approx(0.60, abs=0.04)
     assert share["terminal"] == pytest.approx(0.20, abs=0.04)
-    assert all("file" in draw for draw in map(sample_toolsets_from_distribution, ["terminal_only"] * 9, range(9)))
+    assert all(
+        "file" in draw for draw in map(sample_toolsets_from_distribution, ["terminal_only"] * 9, range(9))
+    )
 
 
 def test_an_unknown_distribution_names_the_near_ones() -> None:

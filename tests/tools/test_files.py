@@ -80,7 +80,9 @@ def test_a_large_file_is_read_in_part_and_gives_the_same(
     parts = [bench("read_file", path="f", offset=offset, limit=50) for offset in (1, 2, 280, 299)]
     for result in (*whole, *parts):
         # How much of a cut line there is more is not known without loading it.
-        result["content"] = result["content"].split(" [", 1)[0] if "[" in result["content"] else result["content"]
+        result["content"] = (
+            result["content"].split(" [", 1)[0] if "[" in result["content"] else result["content"]
+        )
     assert parts == whole
 
 

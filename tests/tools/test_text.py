@@ -35,8 +35,12 @@ def test_what_the_sandbox_left_out_counts_too() -> None:
 
 
 def test_escape_sequences_go_and_text_stays() -> None:
-    raw = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\ \x1b(Bplain\tтекст\r\n\x1b[2K\x08\x1b"
-    assert strip_escapes(raw) == "red link plain\tтекст\n"
+    coloured = "\x1b[1;31mred\x1b[0m \x1b]0;title\x07"
+    link = "\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\ "
+    assert (
+        strip_escapes(coloured + link + "\x1b(Bplain\t\u0442\r\n\x1b[2K\x08\x1b")
+        == "red link plain\t\u0442\n"
+    )
 
 
 @given(st.text())

@@ -123,7 +123,11 @@ def test_a_patch_made_from_two_texts_gives_the_second_or_an_error(
 
     old = end.join(before) + (end if closed and before else "")
     new = end.join(after) + (end if closed and after else "")
-    body = [line for line in difflib.unified_diff(before, after, n=context, lineterm="") if line[:3] not in ("---", "+++")]
+    body = [
+        line
+        for line in difflib.unified_diff(before, after, n=context, lineterm="")
+        if line[:3] not in ("---", "+++")
+    ]
     if not body or split(old)[0] != before or split(new)[0] != after:
         return
     try:
