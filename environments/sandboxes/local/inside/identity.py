@@ -30,7 +30,7 @@ def own_range() -> range:
     with open("/proc/self/uid_map", "rb") as file:
         spans = [tuple(map(int, line.split())) for line in file]
     for start, _, length in spans:
-        if start <= _FIRST_UID and _FIRST_UID + _COUNT <= start + length:
+        if start <= _FIRST_UID and start + length >= _FIRST_UID + _COUNT:
             return range(_FIRST_UID, _FIRST_UID + _COUNT)
     start, _, length = max(spans, key=lambda span: span[2])
     if length < 10_000:
