@@ -1,0 +1,154 @@
+"""Unpacking a tar stream from a sandbox on this machine, which trusts nothing in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+DEFAULT_MAX_BYTES = 8 << 30
+_MAX_ENTRIES = 1_000_000
+_CHUNK = 1 << 20
+_STOP = (".", "")
+
+
+class Extraction:
+    """Unpacks one stream below ``target``.
+
+    Stricter than the ``data`` filter of ``tarfile``: besides names and links that lead out, devices
+    and special permissions, it bounds bytes and entries, and writes through no link at all, not
+    even one that was there before.
+    """
+
+    def __init__(self, target: Path, *, max_bytes: int, refused: list[str] | None) -> None:
+        self._target = target
+        self._max_bytes = max_bytes
+        self._refused = refused
+        self._total = 0
+        self._directories: list[tuple[Path, int]] = []
+
+    def run(self, descriptor: int) -> int:
+        """Unpack from a pipe to its end, which is then closed. Returns the bytes of all files.
+
+        ``PermissionError`` for what is refused, ``OSError`` with ``EFBIG`` for too much,
+        ``OSError`` with ``EIO`` for a damaged stream.
+        """
+        self._target.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(descriptor, "rb") as stream:
+            try:
+                with tarfile.open(fileobj=stream, mode="r|") as archive:
+                    for count, member in enumerate(archive):
+                        self._check_size(member, count)
+                        self._extract(archive, member)
+            except tarfile.TarError as error:
+                raise OSError(errno.EIO, f"the archive is damaged: {error}") from error
+        for path, mode in reversed(self._directories):  # last, or a read-only one could not be filled
+            path.chmod(mode)
+        return self._total
+
+    def _check_size(self, member: tarfile.TarInfo, count: int) -> None:
+        self._total += member.size if member.isreg() else 0
+        if self._total > self._max_bytes or count >= _MAX_ENTRIES:
+            raise OSError(errno.EFBIG, f"more than {self._max_bytes} bytes or {_MAX_ENTRIES} entries")
+
+    def _extract(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        parts = [part for part in member.name.split("/") if part not in _STOP]
+        if member.name.startswith("/") or ".." in parts:
+            raise PermissionError(errno.EPERM, "a name leads out of the directory", member.name)
+        if not parts:
+            return
+        path = self._target.joinpath(*parts)
+        if not self._parents_are_directories(parts[:-1]):
+            self._refuse(member, "it lies behind a link")
+        elif member.isdir():
+            self._make_directory(path, member)
+        elif member.isreg():
+            self._write_file(path, archive, member)
+        elif member.issym():
+            self._make_link(path, parts, member)
+        elif member.islnk():
+            self._make_hard_link(path, member)
+        else:
+            self._refuse(member, "it is neither file, directory nor link")
+
+    def _refuse(self, member: tarfile.TarInfo, reason: str) -> None:
+        if self._refused is None:
+            raise PermissionError(errno.EPERM, f"refused, for {reason}", member.name)
+        self._refused.append(member.name)
+
+    def _parents_are_directories(self, parts: list[str]) -> bool:
+        """Whether the way to an entry leads through real directories only; missing ones are made."""
+        path = self._target
+        for part in parts:
+            path = path / part
+            try:
+                if not stat.S_ISDIR(path.lstat().st_mode):
+                    return False
+            except FileNotFoundError:
+                path.mkdir()
+        return True
+
+    def _make_directory(self, path: Path, member: tarfile.TarInfo) -> None:
+        if not _is_directory(path):
+            _remove(path)
+            path.mkdir()
+        self._directories.append((path, (member.mode & 0o755) | 0o700))
+
+    def _write_file(self, path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        _remove(path)
+        source = archive.extractfile(member)
+        if source is None:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            while chunk := source.read(_CHUNK):
+                file.write(chunk)
+            os.fchmod(file.fileno(), (member.mode & 0o755) | 0o600)
+
+    def _make_link(self, path: Path, parts: list[str], member: tarfile.TarInfo) -> None:
+        if not _stays_inside(parts[:-1], member.linkname):
+            self._refuse(member, "the link leads out of the directory")
+            return
+        _remove(path)
+        path.symlink_to(member.linkname)
+
+    def _make_hard_link(self, path: Path, member: tarfile.TarInfo) -> None:
+        parts = [part for part in member.linkname.split("/") if part not in _STOP]
+        source = self._target.joinpath(*parts)
+        inside = not member.linkname.startswith("/") and ".." not in parts
+        if not (inside and self._parents_are_directories(parts[:-1]) and _is_file(source)):
+            self._refuse(member, "the hard link leads to no file of the archive")
+            return
+        if source != path:
+            _remove(path)
+            os.link(source, path, follow_symlinks=False)
+
+
+def _stays_inside(directory: list[str], link: str) -> bool:
+    """Whether a link in ``directory`` can only lead to places below the top.
+
+    ``..`` may stand only at the start, where what it leaves is a real directory of ours: after
+    another name it would lead up from wherever that name leads, which a later entry may decide.
+    """
+    parts = [part for part in link.split("/") if part not in _STOP]
+    names = [part for part in parts if part != ".."]
+    up = len(parts) - len(names)
+    return not link.startswith("/") and parts[up:] == names and up <= len(directory)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _remove(path: Path) -> None:
+    """Make room for an entry; a directory with something in it stays and is an error."""
+    if _is_directory(path):
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
