@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, ServerBaseline
 from environments.errors import UserCodeError
@@ -350,7 +350,7 @@ class BaseEnv(ABC):
         from environments.configuration import resolve
         from environments.foreground import as_workflow, manager_of
 
-        effective = resolve(cls, as_workflow(workflow), env=env, openai=openai, config=config)
+        effective = resolve(cast("Any", cls), as_workflow(workflow), env=env, openai=openai, config=config)
         return await manager_of(cls(effective.env, effective.servers), workflow)()
 
     @classmethod
@@ -365,7 +365,7 @@ class BaseEnv(ABC):
         """The command line: ``serve``, ``process`` and ``evaluate``. Exits the process."""
         from environments.cli import main
 
-        sys.exit(main(cls))
+        sys.exit(main(cast("Any", cls)))
 
 
 def is_overridden(environment: BaseEnv, method: str, base: type) -> bool:

@@ -160,7 +160,9 @@ class AsyncToolContext:
 
         rollout = await self._owner()
         sandbox = await rollout.sandbox()
-        return Shell(sandbox, cwd=current_directory((await rollout.toolbox()).state))
+        shell = Shell(sandbox)
+        shell.cwd = current_directory((await rollout.toolbox()).state)
+        return shell
 
     async def read_file(self, path: str) -> JSON:
         """See ``ToolContext.read_file``."""

@@ -91,9 +91,11 @@ class RunStore:
                 os.close(lock)
                 lock = _lock_directory(directory)
             stored = read_manifest(directory) if _holds_run(directory) else None
-            if stored is not None:
+            if stored is not None and _holds_attempts(directory):
                 _check_resume(directory, stored, manifest)
             else:
+                # A run that ended before its first attempt binds nobody to its settings.
+                stored = None
                 write_atomically(directory / MANIFEST_FILE, _pretty(manifest))
             file = DurableFile(directory / ATTEMPTS_FILE)
         except BaseException:
@@ -194,6 +196,11 @@ def _holds_run(directory: Path) -> bool:
         return True
     attempts = directory / ATTEMPTS_FILE
     return attempts.exists() and attempts.stat().st_size > 0
+
+
+def _holds_attempts(directory: Path) -> bool:
+    file = directory / ATTEMPTS_FILE
+    return file.exists() and file.stat().st_size > 0
 
 
 def _lock_directory(directory: Path) -> int:

@@ -151,6 +151,9 @@ class _Process:
             parts.append(f"{self.left_out} left out (equal scores)")
         if failures:
             parts.append(f"{len(failures)} attempts failed")
+        tool_errors = sum(len(attempt.tool_errors) for attempt in run.attempts)
+        if tool_errors:
+            parts.append(f"{tool_errors} tool calls failed")
         if self.failed_groups:
             parts.append(f"{self.failed_groups} groups failed; the same command tries them again")
         if run.scored:
