@@ -22,16 +22,22 @@ class Function:
 
 @dataclass(slots=True)
 class ToolCall:
-    """One tool call as the server sent it."""
+    """One tool call as the server sent it, or as a parser read it from text."""
 
     id: str
     function: Function
     type: str = "function"
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Provider fields of the call that must go back verbatim, such as a signature."""
 
 
 @dataclass(slots=True)
 class ChatMessage:
-    """The assistant's message. ``extra`` keeps provider fields that must go back verbatim."""
+    """The assistant's message. ``extra`` keeps provider fields that must go back verbatim.
+
+    ``malformed_calls`` says, for each call that the model began in its text but that cannot be run,
+    what is wrong with it.
+    """
 
     content: Any = None
     tool_calls: list[ToolCall] | None = None
@@ -39,6 +45,7 @@ class ChatMessage:
     reasoning_content: str | None = None
     refusal: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    malformed_calls: list[str] = field(default_factory=list)
 
     @property
     def reasoning(self) -> str | None:
@@ -58,6 +65,7 @@ class ChatMessage:
                     "id": call.id,
                     "type": call.type,
                     "function": {"name": call.function.name, "arguments": call.function.arguments},
+                    **call.extra,
                 }
                 for call in self.tool_calls
             ]

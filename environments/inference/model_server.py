@@ -1,0 +1,213 @@
+"""One model server: its configuration, its slots, and what is learnt about it while it is used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from environments.config import APIServerConfig
+from environments.errors import AccessDenied, BadRequest, ContextOverflow, ModelError, ServerUnavailable
+from environments.inference.faults import ModelNotFound, Unreachable, room_for_reply
+from environments.inference.metrics import ServerMetrics
+from environments.inference.pool import Lease, Slots
+from environments.inference.providers import (
+    OWN,
+    Echo,
+    Endpoint,
+    find_key,
+    require_key,
+    resolve_endpoint,
+)
+from environments.inference.request_body import chat_body, completion_body
+from environments.inference.transport import Exchange, Target, Transport
+from environments.records import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat call before it is put into the words of a provider."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] | None
+    sampling: Mapping[str, Any]
+
+    path = "/chat/completions"
+
+    def body(self, server: ModelServer) -> dict[str, Any]:
+        """The JSON to send."""
+        provider = server.endpoint.provider
+        name = server.config.model_name
+        body = chat_body(provider, name, self.messages, self.tools, self.sampling, server.echo)
+        if server.streams:
+            body["stream"] = True
+            if server.asks_for_usage:
+                body["stream_options"] = {"include_usage": True}
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A text completion."""
+
+    prompt: Any
+    sampling: Mapping[str, Any]
+
+    path = "/completions"
+
+    def body(self, server: ModelServer) -> dict[str, Any]:
+        """The JSON to send."""
+        return completion_body(server.config.model_name, self.prompt, self.sampling)
+
+
+class ModelServer:
+    """A server of the manager. ``config`` is what the user asked for."""
+
+    def __init__(self, config: APIServerConfig, environ: Mapping[str, str]) -> None:
+        self.config = config
+        self.endpoint: Endpoint = resolve_endpoint(config, environ)
+        self.slots = Slots(
+            {
+                "train": max(1, config.num_max_requests_at_once),
+                "eval": max(1, config.num_requests_for_eval),
+            }
+        )
+        self.metrics = ServerMetrics(max(1, config.rolling_buffer_length))
+        self.streams = not self.endpoint.loopback if config.stream is None else config.stream
+        self.asks_for_usage = True
+        self.ignores_n = config.n_kwarg_is_ignored
+        self.obituary: Callable[[], str] = lambda: ""
+        """What is known of a server process of ours that no longer answers."""
+        self._key = find_key(config, self.endpoint.provider, environ)
+        self._target = Target(self.endpoint.label, self.endpoint.base_url, self._key, self.endpoint.private)
+
+    @property
+    def label(self) -> str:
+        """Host and port, for logs and records."""
+        return self.endpoint.label
+
+    @property
+    def echo(self) -> Echo:
+        """How reasoning goes back with the history."""
+        wanted = self.config.reasoning_echo
+        own = self.endpoint.provider.echo
+        if wanted is None:
+            return own
+        if not wanted:
+            return "none"
+        return own if own != "none" else "reasoning_content"
+
+    @property
+    def splits_think(self) -> bool:
+        """Whether a ``<think>`` section in the content is reasoning that nobody split off."""
+        return self.endpoint.provider is OWN
+
+    @property
+    def parses_text_calls(self) -> bool:
+        """Whether tool calls are looked for in text."""
+        wanted = self.config.parse_text_calls
+        return self.endpoint.private if wanted is None else wanted
+
+    def check(self) -> None:
+        """Raise ``AccessDenied`` when the provider needs a key and there is none."""
+        require_key(self.endpoint, self._key)
+
+    async def send(
+        self,
+        transport: Transport,
+        request: ChatRequest | CompletionRequest,
+        lease: Lease,
+        clock: Callable[[], float],
+        budget: float,
+    ) -> Exchange:
+        """One try of a call. Tells the server's health how it went. Raises ``ModelError``."""
+        health = self.slots.health
+        reported = False
+        try:
+            exchange = await self._send_adapted(transport, request, clock() + budget, clock)
+            health.succeeded()
+            reported = True
+            return exchange
+        except ModelError as error:
+            reported = True
+            self.metrics.errors[_kind(error)] += 1
+            if not _is_failure(error):
+                health.succeeded()
+                raise
+            health.failed(lease.permit, clock(), decisive=isinstance(error, Unreachable))
+            raise self._with_obituary(error) from None
+        finally:
+            if not reported:  # cancelled: nothing was learnt
+                health.abandoned(lease.permit, clock())
+
+    async def _send_adapted(
+        self,
+        transport: Transport,
+        request: ChatRequest | CompletionRequest,
+        end: float,
+        clock: Callable[[], float],
+    ) -> Exchange:
+        """Send; where the server refuses one optional field, send again without it."""
+        body = request.body(self)
+        while True:
+            self.metrics.requests += 1
+            try:
+                return await transport.post(self._target, request.path, body, max(0.0, end - clock()))
+            except ModelNotFound as error:
+                raise await self._with_models(transport, error) from None
+            except BadRequest as error:
+                if not self._adapt(body, error):
+                    raise
+
+    def _adapt(self, body: dict[str, Any], error: BadRequest) -> bool:
+        """Change the body so that the server may take it. False where nothing is left to change."""
+        if isinstance(error, ContextOverflow):
+            room = room_for_reply(error.body)
+            field = next((f for f in ("max_tokens", "max_completion_tokens") if f in body), None)
+            if room is None or field is None or body[field] <= room:
+                return False
+            body[field] = room
+            return True
+        if "stream_options" in body and "stream_options" in error.body:
+            self.asks_for_usage = False
+            del body["stream_options"]
+            return True
+        if body.get("stream") and '"stream"' in error.body:
+            self.streams = False
+            body.pop("stream_options", None)
+            del body["stream"]
+            return True
+        return False
+
+    async def _with_models(self, transport: Transport, error: ModelNotFound) -> AccessDenied:
+        names = await transport.model_names(self._target)
+        if not names:
+            return error
+        shown = ", ".join(sorted(names)[:20]) + (", ..." if len(names) > 20 else "")
+        return AccessDenied(f"{error}; the server offers: {shown}", status=error.status, body=error.body)
+
+    def _with_obituary(self, error: ModelError) -> ModelError:
+        known = self.obituary()
+        if not known:
+            return error
+        return Unreachable(f"{error}; {known}", status=error.status, body=error.body)
+
+
+def _is_failure(error: ModelError) -> bool:
+    """Whether the error says that the server is unwell, not that it refuses this call."""
+    if not isinstance(error, ServerUnavailable):
+        return False
+    return error.status is None or error.status >= 500
+
+
+def _kind(error: ModelError) -> str:
+    """Name of an error in the metrics."""
+    if error.status:
+        return f"http_{error.status}"
+    return "unreachable" if isinstance(error, Unreachable) else "no_answer"
+
+
+def now() -> float:
+    """Monotonic seconds."""
+    return time.monotonic()
