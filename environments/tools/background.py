@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import codecs
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from environments.errors import SandboxError
 from environments.sandboxes.base import Process
 from environments.tools.base import JSON, ToolInputError, ToolState
 from environments.tools.text import INCOMPLETE_ESCAPE, strip_escapes
@@ -99,7 +101,8 @@ def get_session(state: ToolState, session_id: str) -> Session:
 
 
 async def kill_sessions(state: ToolState) -> None:
-    """Kill every session that still runs."""
+    """Kill every session that still runs. Where the sandbox is gone, so are its processes."""
     for session in sessions_of(state).values():
         if session.running:
-            await session.process.kill()
+            with suppress(SandboxError):
+                await session.process.kill()

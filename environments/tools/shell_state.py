@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from environments.tools.base import ToolState
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from environments.sandboxes.shell import Shell
 
 _SLOT = "shell"
+_STARTED = "shell_state_files"
 
 
 def shell_of(state: ToolState) -> Shell:
@@ -26,3 +28,16 @@ def current_directory(state: ToolState) -> str:
     """Where the model's shell stands: its last ``cd`` if it ran any command."""
     shell: Shell | None = state.slots.get(_SLOT)
     return shell.cwd if shell is not None else state.sandbox.working_directory
+
+
+async def with_shell_state(state: ToolState, command: str, directory: str, timeout: float) -> str:
+    """``command`` for a process of its own that starts with the shell's variables and functions."""
+    if _SLOT not in state.slots:
+        return command
+    number = state.slots[_STARTED] = state.slots.get(_STARTED, 0) + 1
+    file = shlex.quote(f"{state.sandbox.scratch}/shell-state-{number}")
+    # Without bash there is no declare, and no function is kept.
+    saving = f"{{ export -p; declare -f; }} >{file} 2>/dev/null; true"
+    await shell_of(state).run(saving, timeout=timeout)
+    # The saved PWD is the shell's: cd puts it right where the command runs elsewhere.
+    return f". {file} 2>/dev/null; cd -- {shlex.quote(directory)} || exit\n{command}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from environments.sandboxes.base import ExecResult
+import asyncio
+
+from environments.sandboxes.base import ExecResult, Process
 from environments.tools.background import add_session
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.paths import is_directory, not_found, resolve
-from environments.tools.shell_state import current_directory, shell_of
+from environments.tools.shell_state import current_directory, shell_of, with_shell_state
 from environments.tools.text import decode, shorten, strip_escapes
 
 LONGEST_TIMEOUT = 600
@@ -68,7 +70,7 @@ async def _directory(state: ToolState, workdir: str | None) -> str | None:
 
 
 async def _start(state: ToolState, command: str, cwd: str | None, pty: bool) -> JSON:
-    process = await state.sandbox.spawn(command, cwd=cwd or current_directory(state), pty=pty)
+    process = await _spawn(state, command, cwd, pty)
     session = add_session(state, command, process)
     return {
         "output": f"started in the background; follow it with process(action='poll', "
@@ -81,7 +83,7 @@ async def _start(state: ToolState, command: str, cwd: str | None, pty: bool) -> 
 
 async def _run_in_terminal(state: ToolState, command: str, cwd: str | None, limit: int) -> JSON:
     """With a pseudo-terminal the command has a process of its own: it cannot change the shell."""
-    process = await state.sandbox.spawn(command, cwd=cwd or current_directory(state), pty=True)
+    process = await _spawn(state, command, cwd, pty=True)
     try:
         code = await process.wait(limit)
     finally:
@@ -89,8 +91,17 @@ async def _run_in_terminal(state: ToolState, command: str, cwd: str | None, limi
         if process.exit_code is None:
             await process.kill()
     output = await process.read()
+    # What was printed last may still be on its way when the exit code is known.
+    await asyncio.sleep(0.05)
+    output += await process.read()
     timed_out = code is None
     return _result(ExecResult(TIMED_OUT if code is None else code, output, timed_out=timed_out), limit)
+
+
+async def _spawn(state: ToolState, command: str, cwd: str | None, pty: bool) -> Process:
+    directory = cwd or current_directory(state)
+    text = await with_shell_state(state, command, directory, state.settings.terminal_timeout)
+    return await state.sandbox.spawn(text, cwd=directory, pty=pty)
 
 
 def _result(result: ExecResult, limit: int) -> JSON:

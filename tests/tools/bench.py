@@ -11,7 +11,7 @@ from environments.tools.base import ToolSettings, ToolState
 from environments.tools.registry import all_tools
 from environments.tools.toolbox import Toolbox, ToolOutcome
 
-from .plain_sandbox import PlainSandbox, PlainShell
+from .plain_sandbox import PlainSandbox
 
 
 class Bench:
@@ -20,7 +20,6 @@ class Bench:
     def __init__(self, root: Path, path: str | None = None, **settings: Any) -> None:
         self.sandbox = PlainSandbox(root, path)
         self.state = ToolState(self.sandbox, ToolSettings(**settings))
-        self.state.slots["shell"] = PlainShell(self.sandbox)
         self.toolbox = Toolbox(list(all_tools().values()), self.state)
         self.work = root / "work"
         self.home = root / "home"

@@ -11,7 +11,6 @@ import pty as pseudo_terminal
 import shlex
 import signal
 import stat as modes
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -198,22 +197,3 @@ class PlainSandbox(Sandbox):
 
     async def close(self) -> None:
         self.closed = True
-
-
-class PlainShell:
-    """Keeps the directory and exported variables between commands, in a file."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.sandbox, self.cwd = sandbox, sandbox.working_directory
-        self._saved = tempfile.mktemp(dir=sandbox.scratch)
-
-    async def run(self, command: str, *, timeout: float | None, cwd: str | None = None) -> ExecResult:
-        saved = shlex.quote(self._saved)
-        script = (
-            f"[ -f {saved} ] && . {saved}; trap 'pwd > {saved}.cwd; export -p > {saved}' EXIT\n"
-            f"cd {shlex.quote(cwd or self.cwd)}\n{command}\n"
-        )
-        result = await self.sandbox.exec(script, timeout=timeout, merge_output=True)
-        if cwd is None and Path(f"{self._saved}.cwd").exists():
-            self.cwd = Path(f"{self._saved}.cwd").read_text().rstrip("\n")
-        return result
