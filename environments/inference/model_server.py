@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from environments.config import APIServerConfig
 from environments.errors import AccessDenied, BadRequest, ContextOverflow, ModelError, ServerUnavailable
-from environments.inference.faults import ModelNotFound, Unreachable, room_for_reply
+from environments.inference.faults import ModelNotFound, Unreachable, no_answer, room_for_reply
 from environments.inference.metrics import ServerMetrics
 from environments.inference.pool import Lease, Slots
 from environments.inference.providers import (
@@ -20,20 +20,45 @@ from environments.inference.providers import (
     require_key,
     resolve_endpoint,
 )
+from environments.inference.replies import MalformedReply, read_chat, read_completion
 from environments.inference.request_body import chat_body, completion_body
-from environments.inference.transport import Exchange, Target, Transport
+from environments.inference.text_calls import read_text_calls
+from environments.inference.transport import Target, Transport
+from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message
+from environments.tool_call_parsers.base import ToolCallParser
+
+Reply_co = TypeVar("Reply_co", covariant=True)
+Reply = TypeVar("Reply")
+
+
+class Request(Protocol[Reply_co]):
+    """A call before it is put into the words of a provider, and how to read what comes back."""
+
+    @property
+    def path(self) -> str:
+        """Path below the API root."""
+
+    def body(self, server: ModelServer) -> dict[str, Any]:
+        """The JSON to send."""
+
+    def read(self, payload: dict[str, Any], server: ModelServer) -> Reply_co:
+        """The reply. Raises ``MalformedReply``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A chat call before it is put into the words of a provider."""
+    """A chat call. ``parser`` reads calls that a server of ours left in the text."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] | None
     sampling: Mapping[str, Any]
+    parser: ToolCallParser
 
-    path = "/chat/completions"
+    @property
+    def path(self) -> str:
+        """Path below the API root."""
+        return "/chat/completions"
 
     def body(self, server: ModelServer) -> dict[str, Any]:
         """The JSON to send."""
@@ -46,6 +71,14 @@ class ChatRequest:
                 body["stream_options"] = {"include_usage": True}
         return body
 
+    def read(self, payload: dict[str, Any], server: ModelServer) -> ChatCompletion:
+        """The reply. Raises ``MalformedReply``."""
+        reply = read_chat(payload, split_think=server.splits_think)
+        if self.tools and server.parses_text_calls:
+            found = [read_text_calls(choice, self.tools, self.parser) for choice in reply.choices]
+            reply.calls_parsed_from_text = next((name for name in found if name), None)
+        return reply
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
@@ -54,11 +87,18 @@ class CompletionRequest:
     prompt: Any
     sampling: Mapping[str, Any]
 
-    path = "/completions"
+    @property
+    def path(self) -> str:
+        """Path below the API root."""
+        return "/completions"
 
     def body(self, server: ModelServer) -> dict[str, Any]:
         """The JSON to send."""
         return completion_body(server.config.model_name, self.prompt, self.sampling)
+
+    def read(self, payload: dict[str, Any], server: ModelServer) -> Completion:
+        """The reply. Raises ``MalformedReply``."""
+        return read_completion(payload)
 
 
 class ModelServer:
@@ -116,19 +156,22 @@ class ModelServer:
     async def send(
         self,
         transport: Transport,
-        request: ChatRequest | CompletionRequest,
+        request: Request[Reply],
         lease: Lease,
         clock: Callable[[], float],
         budget: float,
-    ) -> Exchange:
-        """One try of a call. Tells the server's health how it went. Raises ``ModelError``."""
+    ) -> tuple[Reply, float | None]:
+        """One try of a call: the reply, and when its first token came.
+
+        Tells the server's health how it went. Raises ``ModelError``.
+        """
         health = self.slots.health
         reported = False
         try:
-            exchange = await self._send_adapted(transport, request, clock() + budget, clock)
+            answer = await self._send_adapted(transport, request, clock() + budget, clock)
             health.succeeded()
             reported = True
-            return exchange
+            return answer
         except ModelError as error:
             reported = True
             self.metrics.errors[_kind(error)] += 1
@@ -144,16 +187,20 @@ class ModelServer:
     async def _send_adapted(
         self,
         transport: Transport,
-        request: ChatRequest | CompletionRequest,
+        request: Request[Reply],
         end: float,
         clock: Callable[[], float],
-    ) -> Exchange:
+    ) -> tuple[Reply, float | None]:
         """Send; where the server refuses one optional field, send again without it."""
         body = request.body(self)
         while True:
             self.metrics.requests += 1
             try:
-                return await transport.post(self._target, request.path, body, max(0.0, end - clock()))
+                budget = max(0.0, end - clock())
+                exchange = await transport.post(self._target, request.path, body, budget)
+                return request.read(exchange.payload, self), exchange.first_token_at
+            except MalformedReply as problem:
+                raise no_answer(self.label, str(problem)) from None
             except ModelNotFound as error:
                 raise await self._with_models(transport, error) from None
             except BadRequest as error:

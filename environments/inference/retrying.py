@@ -15,11 +15,12 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic
 
 from environments.errors import ServerUnavailable
-from environments.inference.model_server import ChatRequest, CompletionRequest, ModelServer
+from environments.inference.model_server import ModelServer, Reply, Request
 from environments.inference.pool import Lease, NoServerAvailable, Pool, Slots, Split
-from environments.inference.transport import Exchange, Transport
+from environments.inference.transport import Transport
 from environments.inference.types import CallTiming
 from environments.waiting import waiting
 
@@ -37,10 +38,10 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class Answer:
+class Answer(Generic[Reply]):
     """What a call brought, and from where."""
 
-    exchange: Exchange
+    reply: Reply
     server: ModelServer
     timing: CallTiming
 
@@ -69,8 +70,8 @@ class Caller:
     backoff: Backoff = field(default_factory=Backoff)
 
     async def call(
-        self, request: ChatRequest | CompletionRequest, split: Split, preferred: ModelServer | None
-    ) -> Answer:
+        self, request: Request[Reply], split: Split, preferred: ModelServer | None
+    ) -> Answer[Reply]:
         """The answer of some server. Raises ``ModelError``; ``ServerUnavailable`` after all tries."""
         progress = _Progress(CallTiming(started_at=time.time()))
         while True:
@@ -81,7 +82,7 @@ class Caller:
             began = self.clock()
             budget = server.config.timeout - progress.in_flight
             try:
-                exchange = await server.send(self.transport, request, lease, self.clock, budget)
+                reply, first_token_at = await server.send(self.transport, request, lease, self.clock, budget)
             except ServerUnavailable as error:
                 self.pool.release(lease)
                 progress.in_flight += self.clock() - began
@@ -93,17 +94,22 @@ class Caller:
             self.pool.release(lease)
             if lease.permit.probe:
                 self.pool.recovered()
-            return self._answer(progress, exchange, server, split, self.clock() - began)
+            self._record(progress, first_token_at, server, split, self.clock() - began)
+            return Answer(reply, server, progress.timing)
 
-    def _answer(
-        self, progress: _Progress, exchange: Exchange, server: ModelServer, split: Split, duration: float
-    ) -> Answer:
+    def _record(
+        self,
+        progress: _Progress,
+        first_token_at: float | None,
+        server: ModelServer,
+        split: Split,
+        duration: float,
+    ) -> None:
         timing = progress.timing
         timing.ended_at = time.time()
-        timing.first_token_at = exchange.first_token_at
+        timing.first_token_at = first_token_at
         timing.retries = progress.tries
         server.metrics.record(split, duration, timing)
-        return Answer(exchange, server, timing)
 
     async def _lease(self, progress: _Progress, split: Split, preferred: ModelServer | None) -> Lease | None:
         """A slot; None where all servers were down for a back-off's length, which counts as a try."""

@@ -16,15 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from environments.config import APIServerConfig
-from environments.errors import ConfigError, ServerUnavailable
+from environments.errors import ConfigError
 from environments.inference.http_session import HTTPSession
 from environments.inference.model_server import ChatRequest, CompletionRequest, ModelServer, now
 from environments.inference.policies import NopSession, OracleSession, Script
 from environments.inference.pool import Pool, Split
-from environments.inference.replies import MalformedReply, read_chat, read_completion
-from environments.inference.retrying import Answer, Backoff, Caller
+from environments.inference.retrying import Backoff, Caller
 from environments.inference.session import Session
-from environments.inference.text_calls import read_text_calls
 from environments.inference.transport import IDLE_TIMEOUT, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message, Usage
@@ -119,8 +117,9 @@ class ServerManager:
         parameters = {**self._sampling_defaults, **sampling}
 
         async def ask(count: int) -> ChatCompletion:
-            request = ChatRequest(messages, tools, {**parameters, "n": count})
-            return self._read_chat(await self._caller().call(request, split, server), request)
+            request = ChatRequest(messages, tools, {**parameters, "n": count}, self._parser)
+            answer = await self._caller().call(request, split, server)
+            return replace(answer.reply, timing=answer.timing, server=answer.server.label)
 
         together = 1 if self._ignore_n() else n
         reply = await ask(together)
@@ -149,12 +148,7 @@ class ServerManager:
         if n > 1:
             parameters["n"] = n
         answer = await self._caller().call(CompletionRequest(prompt, parameters), split, server)
-        try:
-            reply = read_completion(answer.exchange.payload)
-        except MalformedReply as problem:
-            raise ServerUnavailable(f"{answer.server.label}: {problem}") from None
-        reply.timing, reply.server = answer.timing, answer.server.label
-        return reply
+        return replace(answer.reply, timing=answer.timing, server=answer.server.label)
 
     def stats(self) -> dict[str, float]:
         """Metrics of all calls so far, under ``server/``; seconds where it is a time."""
@@ -215,18 +209,6 @@ class ServerManager:
         for child, server in zip(living, self.servers, strict=True):
             if child is not None:
                 server.obituary = child.obituary
-
-    def _read_chat(self, answer: Answer, request: ChatRequest) -> ChatCompletion:
-        server = answer.server
-        try:
-            reply = read_chat(answer.exchange.payload, split_think=server.splits_think)
-        except MalformedReply as problem:
-            raise ServerUnavailable(f"{server.label}: {problem}") from None
-        reply.timing, reply.server = answer.timing, server.label
-        if request.tools and server.parses_text_calls:
-            found = [read_text_calls(choice, request.tools, self._parser) for choice in reply.choices]
-            reply.calls_parsed_from_text = next((name for name in found if name), None)
-        return reply
 
     def _ignore_n(self) -> bool:
         self._caller()
