@@ -16,6 +16,7 @@ from environments.inference.types import (
     ToolCall,
 )
 from environments.records import Usage
+from environments.tool_call_parsers.calls import new_call_id
 
 _THINK, _END_THINK = "<think>", "</think>"
 _MESSAGE_FIELDS = frozenset(
@@ -160,8 +161,6 @@ def _read_calls(message: dict[str, Any]) -> list[ToolCall]:
 
 def _read_call(call: dict[str, Any]) -> ToolCall:
     """A call as it is: a missing name or odd arguments are the agent loop's to answer."""
-    from environments.tool_call_parsers.base import new_call_id
-
     function = _mapping(call.get("function")) or call
     identifier = call.get("id")
     return ToolCall(

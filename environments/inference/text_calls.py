@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from environments.inference.types import Choice, Function, ToolCall
-from environments.tool_call_parsers.base import ToolCallParser, new_call_id
+from environments.inference.types import Choice
+from environments.tool_call_parsers.base import ToolCallParser
+from environments.tool_call_parsers.calls import Function, ToolCall, new_call_id
 from environments.tool_call_parsers.json_scan import (
     NotJSON,
     read_object,

@@ -10,25 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.records import Message, Usage
-
-
-@dataclass(slots=True)
-class Function:
-    """Name and raw argument text of a call; ``arguments`` is what the model wrote, parsed or not."""
-
-    name: str
-    arguments: Any = "{}"
-
-
-@dataclass(slots=True)
-class ToolCall:
-    """One tool call as the server sent it, or as a parser read it from text."""
-
-    id: str
-    function: Function
-    type: str = "function"
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Provider fields of the call that must go back verbatim, such as a signature."""
+from environments.tool_call_parsers.calls import Function as Function
+from environments.tool_call_parsers.calls import ToolCall as ToolCall
 
 
 @dataclass(slots=True)

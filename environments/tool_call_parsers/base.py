@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from environments.inference.types import ToolCall
+from environments.tool_call_parsers.calls import ToolCall
 
 
 @dataclass(slots=True)
@@ -35,8 +34,3 @@ class ToolCallParser(Protocol):
     def parse_with_errors(self, text: str) -> ParsedText:
         """The same, and what was wrong with the calls that were left in the text."""
         ...
-
-
-def new_call_id() -> str:
-    """An id for a call that the model gave none."""
-    return f"call_{secrets.token_hex(12)}"

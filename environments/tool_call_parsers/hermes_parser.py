@@ -8,8 +8,8 @@ be completed in more than one way.
 
 from __future__ import annotations
 
-from environments.inference.types import Function, ToolCall
-from environments.tool_call_parsers.base import ParsedText, new_call_id
+from environments.tool_call_parsers.base import ParsedText
+from environments.tool_call_parsers.calls import Function, ToolCall, new_call_id
 from environments.tool_call_parsers.json_scan import (
     JSONObject,
     NotJSON,

@@ -1,0 +1,148 @@
+"""The Hermes format: good blocks always count, everything else stays text and is reported."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.tool_call_parsers import get_parser
+
+PARSER = get_parser("hermes")
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+calls = st.tuples(st.text(min_size=1), st.dictionaries(st.text(), json_values, max_size=3))
+
+
+def block(name: str, arguments: object) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def found(text: str) -> list[tuple[str, object]]:
+    _, tool_calls = PARSER.parse(text)
+    return [(call.function.name, json.loads(call.function.arguments)) for call in tool_calls or []]
+
+
+@given(st.lists(calls, min_size=1, max_size=4))
+def test_what_was_rendered_is_read_back(expected: list[tuple[str, dict]]) -> None:
+    text = "\n".join(block(name, arguments) for name, arguments in expected)
+    content, _ = PARSER.parse(text)
+    assert content is None
+    assert found(text) == expected
+
+
+@given(st.lists(calls, min_size=1, max_size=3), st.data())
+def test_a_cut_reply_gives_the_complete_calls_and_no_other(expected: list, data: st.DataObject) -> None:
+    text = "before " + "\n".join(block(name, arguments) for name, arguments in expected)
+    cut = data.draw(st.integers(0, len(text)))
+    part = found(text[:cut])
+    assert part == expected[: len(part)]
+
+
+@given(st.text(alphabet=st.sampled_from(list('<tool_cal>/{}[]":, \n\\ae1')), max_size=200))
+def test_no_text_makes_it_fail(text: str) -> None:
+    parsed = PARSER.parse_with_errors(text)
+    assert parsed.tool_calls or parsed.content == text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "<tool_call>{broken</tool_call>",
+        "<tool_call>not json</tool_call>",
+        '<tool_call>["a list"]</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>',
+        "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>",
+        '<tool_call>{"name": "f", "arguments": {}} and more</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {},}</tool_call>',
+    ],
+)
+def test_a_malformed_block_costs_no_good_one_and_is_reported(bad: str) -> None:
+    text = f"first {block('a', {'x': 1})} between {bad} then {block('b', {})} last"
+    parsed = PARSER.parse_with_errors(text)
+    assert [call.function.name for call in parsed.tool_calls] == ["a", "b"]
+    assert len(parsed.errors) == 1
+    assert parsed.content is not None
+    for kept in ("first", "between", bad, "then", "last"):
+        assert kept in parsed.content
+
+
+def test_a_truncated_call_is_text_and_is_reported() -> None:
+    text = 'I delete it. <tool_call>{"name": "terminal", "arguments": {"command": "rm -rf /'
+    parsed = PARSER.parse_with_errors(text)
+    assert parsed.tool_calls == []
+    assert parsed.content == text
+    assert "truncated" in parsed.errors[0]
+
+
+def test_the_closing_tag_may_be_missing_where_the_json_is_whole() -> None:
+    first, second = '{"name": "a", "arguments": {}}', '{"name": "b", "arguments": {}}'
+    assert found(f"<tool_call>{first}<tool_call>{second}") == [("a", {}), ("b", {})]
+
+
+def test_tags_inside_arguments_are_text() -> None:
+    text = block("write", {"content": "<tool_call>{}</tool_call>"})
+    assert found(text) == [("write", {"content": "<tool_call>{}</tool_call>"})]
+
+
+def test_arguments_stay_as_they_were_written() -> None:
+    raw = '{"n": 1e5, "s": "123", "code": "    indented\\n", "é": "\\u00e9"}'
+    _, tool_calls = PARSER.parse(f'<tool_call>{{"name": "f", "arguments": {raw}}}</tool_call>')
+    assert tool_calls is not None
+    assert tool_calls[0].function.arguments == raw
+
+
+def test_string_arguments_are_not_encoded_twice() -> None:
+    assert found('<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>') == [("f", {"x": 1})]
+
+
+def test_line_breaks_inside_strings_become_proper_json() -> None:
+    assert found('<tool_call>{"name": "f", "arguments": {"c": "a\nb"}}</tool_call>') == [("f", {"c": "a\nb"})]
+
+
+def test_text_without_calls_is_returned_untouched() -> None:
+    assert PARSER.parse("  plain {} text\n") == ("  plain {} text\n", None)
+
+
+def test_ids_differ() -> None:
+    _, tool_calls = PARSER.parse(block("a", {}) + block("a", {}))
+    assert tool_calls is not None
+    assert tool_calls[0].id != tool_calls[1].id
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<tool_call>\n{",
+        '<tool_call>{"name": f" ',
+        '<tool_call>{"a":{',
+        '<tool_call>{"a":["\\"',
+        "<tool_call>x</tool_call>",
+        "<tool_call>" + "[" * 50,
+        "</tool_call>",
+    ],
+)
+def test_time_grows_with_the_length_of_the_text(piece: str) -> None:
+    def seconds(repeats: int) -> float:
+        text = piece * repeats
+        started = time.process_time()
+        PARSER.parse_with_errors(text)
+        return time.process_time() - started
+
+    seconds(100)
+    # Quadratic work would take 64 times as long; the bound leaves room for a busy machine.
+    assert seconds(16_000) < 24 * max(seconds(2_000), 0.005)
+
+
+def test_a_value_longer_than_the_first_look_is_read_whole() -> None:
+    for size in (4090, 4096, 5000, 200_000):
+        assert found(block("f", {"x": "y" * size, "n": 12})) == [("f", {"x": "y" * size, "n": 12})]
