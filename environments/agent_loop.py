@@ -58,6 +58,8 @@ class AgentResult:
     ending: Ending = Ending.STOPPED
     turns: list[Turn] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    model_served: str | None = None
+    """The model's name as its server gave it."""
 
     @property
     def finish_reasons(self) -> list[str | None]:
@@ -222,6 +224,7 @@ class _Conversation:
             )
         )
         self.result.usage.add(reply.usage)
+        self.result.model_served = reply.model or self.result.model_served
         return reply
 
     def _append_reply(self, choice: Choice) -> list[ToolCall]:

@@ -187,6 +187,7 @@ class Rollout:
         record.turns = result.turns
         record.usage = result.usage
         record.ending = result.ending
+        record.agent.model_served = result.model_served
         record.tool_errors = [
             {"turn": e.turn, "tool_name": e.tool_name, "arguments": e.arguments, "error": e.error}
             for e in result.tool_errors
