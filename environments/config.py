@@ -245,6 +245,25 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     sandbox_creation_concurrency: int = Field(
         default=8, ge=1, description="Sandboxes created at the same time."
     )
+    ssh_host: str | None = Field(
+        default=None, description="ssh backend: machine, [user@]host[:port]; unset: TERMINAL_SSH_HOST."
+    )
+    ssh_user: str | None = Field(
+        default=None, description="ssh backend: user; unset: TERMINAL_SSH_USER, then ~/.ssh/config."
+    )
+    ssh_port: int | None = Field(
+        default=None, ge=1, le=65535, description="ssh backend: port; unset: TERMINAL_SSH_PORT."
+    )
+    ssh_key: str | None = Field(
+        default=None,
+        description="ssh backend: private key file; unset: TERMINAL_SSH_KEY, then the agent and ~/.ssh.",
+    )
+    ssh_known_hosts: str | None = Field(
+        default=None, description="ssh backend: file with host keys; unset: ~/.ssh/known_hosts."
+    )
+    ssh_jump_host: str | None = Field(
+        default=None, description="ssh backend: [user@]host[:port] to go through; several with commas."
+    )
     repeated_calls_limit: int | None = Field(
         default=None, ge=2, description="End a rollout after this many identical tool calls in a row."
     )

@@ -1,0 +1,325 @@
+"""The whole sandbox protocol over a ``Machine``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import posixpath
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
+from environments.records import SandboxInfo
+from environments.sandboxes.base import (
+    DEFAULT_OUTPUT_LIMIT,
+    Command,
+    ExecResult,
+    FileInfo,
+    Sandbox,
+)
+from environments.sandboxes.remote_shell import files, program, tar
+from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
+from environments.sandboxes.remote_shell.output import Output, WholeOutput
+from environments.sandboxes.remote_shell.process import RemoteProcess
+
+_LONGEST_ARGUMENT = 120_000
+"""The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
+
+_PART = 1 << 17
+_TIMED_OUT = 124
+GONE = 125
+"""Exit code of a prelude that does not find its sandbox; ``gone_message`` goes to stderr with it."""
+_PATIENCE = 10.0
+"""Seconds in which a killed command's end must be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where things are on the machine, and what every command begins with."""
+
+    family: str
+    home: str
+    working_directory: str
+    scratch: str
+    user: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prelude: str = ""
+
+
+class RemoteSandbox(Sandbox):
+    """One sandbox; commands and files alike are programs of its machine's shell."""
+
+    def __init__(self, machine: Machine, info: SandboxInfo, place: Place) -> None:
+        self.info = info
+        self.home = place.home
+        self.working_directory = place.working_directory.rstrip("/") or "/"
+        self.scratch = place.scratch
+        self._machine = machine
+        self._place = place
+        self._number = 0
+        self._processes: list[RemoteProcess] = []
+        self._closing: asyncio.Future[None] | None = None
+
+    # -- commands -------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        merge_output: bool = False,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> ExecResult:
+        """Run a command to its end; see ``Sandbox.exec``."""
+        if user is not None and user != self._place.user:
+            raise NotSupported(
+                f"the {self.info.backend} backend runs everything as {self._place.user!r}, not as {user!r}"
+            )
+        start = replace(self._start(cwd, env), merge=merge_output, stdin=stdin is not None)
+        try:
+            source = await self._program(command, start)
+        except ValueError as error:  # a NUL, or no program at all: as any other command that cannot start
+            return _not_started(str(error))
+        output = Output(output_limit)
+        started = time.monotonic()
+        channel = await self._machine.open(source, output.receive)
+        async with self._until_end(channel, start.mark):
+            feeding = asyncio.ensure_future(_feed(channel, stdin))
+            try:
+                ended = await _wait(channel, timeout)
+                if ended is not None and ended.status == GONE:
+                    self._check_place(output.stderr.value())
+                if ended is None:
+                    await self._machine.kill(start.mark)
+                    ended_late = await _wait(channel, _PATIENCE)
+                    return _result(ended_late or Exit(signal=9), output, started, timed_out=True)
+                return _result(ended, output, started)
+            finally:
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        pty: bool = False,
+    ) -> RemoteProcess:
+        """Start a background process; see ``Sandbox.spawn``."""
+        start = replace(self._start(cwd, env), merge=not pty, stdin=True)
+        source = await self._program(command, start)
+        text = command if isinstance(command, str) else " ".join(command)
+
+        async def kill() -> None:
+            if self._closing is None:
+                await self._machine.kill(start.mark)
+
+        process = RemoteProcess(f"process-{self._number}", text, kill, pty=pty)
+        channel = await self._machine.open(source, process.receive, pty=pty)
+        process.attach(channel)
+        self._processes.append(process)
+        return process
+
+    async def kill_all(self) -> None:
+        """Kill every process of the agent; the sandbox stays usable."""
+        self._check_open()
+        await self._machine.kill(self._place.family)
+
+    async def alive(self) -> bool:
+        """Whether the sandbox can still run a command."""
+        return self._closing is None and await self._machine.alive()
+
+    async def close(self) -> None:
+        """Release it and everything in it. Goes on to the end even if the caller is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    # -- files ----------------------------------------------------------------------------------
+
+    async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a regular file, whole or in part."""
+        wanted = "" if length is None else str(length)
+        return await self._file(files.READ, path, str(offset), wanted)
+
+    async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
+        """Write a file, making its parent directories; replaced whole or not at all."""
+        permissions = "" if mode is None else f"{mode:o}"
+        name = secrets.token_hex(8)
+        await self._file(files.WRITE, path, str(len(data)), permissions, name, stdin=data)
+
+    async def stat(self, path: str) -> FileInfo:
+        """Kind, size and mode of one path."""
+        return files.parse_stat(self._resolve(path), await self._file(files.STAT, path))
+
+    async def list(self, path: str) -> list[FileInfo]:
+        """Entries of a directory, sorted by name."""
+        answer = await self._file(files.LIST, path)
+        return sorted(files.parse_list(self._resolve(path), answer), key=lambda info: info.path)
+
+    async def upload_tar(self, stream: AsyncIterator[bytes], directory: str) -> None:
+        """Unpack a tar stream into a directory, which is made if missing."""
+        path = self._resolve(directory)
+        output = WholeOutput()
+        async with self._script(files.UNPACK, [path], output.receive, stdin=True) as channel:
+            ended = await tar.send(channel, stream)
+        tar.check(ended, output.stderr, path)
+
+    async def download_tar(self, path: str) -> AsyncIterator[bytes]:
+        """Pack a file or tree as a tar stream."""
+        path = self._resolve(path)
+        parent, name = posixpath.split(path.rstrip("/") or "/")
+        queue = tar.ChunkQueue()
+        async with self._script(files.PACK, [parent, name or "."], queue.receive) as channel:
+            async for chunk in queue.chunks(channel):
+                yield chunk
+            ended = await channel.wait()
+        tar.check(ended, queue.stderr, path)
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    async def _file(self, script: str, path: str, *arguments: str, stdin: bytes | None = None) -> bytes:
+        """Run a script on one path; what it printed, or the ``OSError`` that it means."""
+        path = self._resolve(path)
+        output = WholeOutput()
+        async with self._script(
+            script, [path, *arguments], output.receive, stdin=stdin is not None
+        ) as channel:
+            feeding = asyncio.ensure_future(_feed(channel, stdin))
+            try:
+                ended = await channel.wait()
+            finally:
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
+        if ended.status == GONE:
+            self._check_place(output.stderr)
+        if ended.code:
+            raise files.error_of(ended.code, output.stderr, path)
+        return output.stdout
+
+    @contextlib.asynccontextmanager
+    async def _script(
+        self, script: str, arguments: Sequence[str], receive: Receiver, *, stdin: bool = False
+    ) -> AsyncIterator[Channel]:
+        start = replace(self._start("/", None), stdin=stdin, environment={})
+        source = program.for_script(script, arguments, start)
+        channel = await self._machine.open(source, receive)
+        async with self._until_end(channel, start.mark):
+            yield channel
+
+    @contextlib.asynccontextmanager
+    async def _until_end(self, channel: Channel, mark: str) -> AsyncIterator[None]:
+        """Whatever ends the block before its program ended kills the program and what it started."""
+        try:
+            yield
+        except BaseException:
+            if self._closing is None:
+                killing = asyncio.ensure_future(self._kill_quietly(mark))
+                await asyncio.shield(killing)
+            raise
+        finally:
+            channel.close()
+        self._check_open()
+
+    async def _kill_quietly(self, mark: str) -> None:
+        # Another error is on its way; where the machine is gone there is nothing left to kill.
+        with contextlib.suppress(SandboxError):
+            await self._machine.kill(mark)
+
+    def _start(self, cwd: str | None, env: Mapping[str, str] | None) -> program.Start:
+        self._check_open()
+        self._number += 1
+        return program.Start(
+            mark=program.mark_of(self._place.family, self._number),
+            directory=self._resolve(cwd or "."),
+            environment={**self._place.environment, **(env or {})},
+            prelude=self._place.prelude,
+        )
+
+    async def _program(self, command: Command, start: program.Start) -> bytes:
+        if not isinstance(command, str):
+            return program.for_arguments(command, start)
+        if len(command) > _LONGEST_ARGUMENT // 4:
+            data = command.encode("utf-8", "surrogateescape")
+            if len(data) > _LONGEST_ARGUMENT:
+                file = f"{self.scratch}/command-{start.mark}.sh"
+                await self.write_bytes(file, data)
+                run = 'if command -v bash >/dev/null 2>&1; then exec bash "$1"; else exec sh "$1"; fi'
+                return program.for_script(run, [file], start)
+        return program.for_shell(command, start)
+
+    def _resolve(self, path: str) -> str:
+        """An absolute path: ``~`` is the home; others begin at the working directory."""
+        if "\0" in path:
+            raise ValueError("embedded null byte")
+        if path == "~" or path.startswith("~/"):
+            path = self.home + path[1:]
+        if path in ("", "."):
+            return self.working_directory
+        return posixpath.join(self.working_directory, path)
+
+    def _check_place(self, message: bytes) -> None:
+        """The prelude looks for the sandbox before every command, and says so where there is none."""
+        if message.decode("utf-8", "replace").strip() == gone_message(self._place.family):
+            raise SandboxBroken(f"the directory of sandbox {self.id} was removed by a command in it")
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxReleased(f"sandbox {self.id} was released")
+
+    async def _close(self) -> None:
+        for process in self._processes:
+            process.release()
+        self._processes.clear()
+        await self._machine.release()
+
+
+def gone_message(family: str) -> str:
+    """What a prelude says that does not find its sandbox."""
+    return f"sandbox {family} is gone"
+
+
+async def _wait(channel: Channel, timeout: float | None) -> Exit | None:
+    """How it ended; None if it still runs after ``timeout`` seconds."""
+    if timeout is None:
+        return await channel.wait()
+    try:
+        async with asyncio.timeout(max(0.0, timeout)):
+            return await channel.wait()
+    except TimeoutError:
+        return None
+
+
+async def _feed(channel: Channel, data: bytes | None) -> None:
+    """Write all of its input; a program that reads no more has what it wanted."""
+    if data is None:
+        return
+    with contextlib.suppress(BrokenPipeError):
+        for start in range(0, len(data), _PART):
+            await channel.write(data[start : start + _PART])
+        channel.close_stdin()
+
+
+def _not_started(reason: str) -> ExecResult:
+    message = f"cannot run the command: {reason}\n".encode()
+    return ExecResult(126, stderr=message, stderr_bytes=len(message))
+
+
+def _result(ended: Exit, output: Output, started: float, *, timed_out: bool = False) -> ExecResult:
+    return ExecResult(
+        exit_code=_TIMED_OUT if timed_out else ended.code,
+        stdout=output.stdout.value(),
+        stderr=output.stderr.value(),
+        duration=time.monotonic() - started,
+        timed_out=timed_out,
+        killed_by=None if timed_out else ended.signal,
+        stdout_bytes=output.stdout.total,
+        stderr_bytes=output.stderr.total,
+    )

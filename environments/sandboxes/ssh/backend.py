@@ -1,0 +1,193 @@
+"""The backend ``ssh``: makes sandboxes on a machine reached by SSH."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from typing import TYPE_CHECKING
+
+from environments.errors import ConfigError, NotSupported, SandboxError
+from environments.records import SandboxInfo
+from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
+from environments.sandboxes.remote_shell.program import new_family, quote
+from environments.sandboxes.remote_shell.sandbox import GONE, Place, RemoteSandbox, gone_message
+from environments.sandboxes.ssh import scripts
+from environments.sandboxes.ssh.connections import require_asyncssh
+from environments.sandboxes.ssh.host import Host
+from environments.sandboxes.ssh.options import read_options
+
+if TYPE_CHECKING:
+    from environments.config import HermesAgentEnvConfig
+
+_DEFAULT_PROCESSES = 512
+
+ISOLATION = "none (remote user)"
+_LIMITATIONS = (
+    "commands have all rights of the remote user: they reach his files and the processes of other sandboxes",
+    "the network is the remote machine's",
+    "memory, processors and disk are not limited",
+    "paths such as /app or /tests belong to the remote machine and are shared by all sandboxes on it",
+)
+
+_NO_NETWORK_POLICY = (
+    "the ssh backend cannot keep commands off the network of the remote machine; "
+    "accept that with --env.sandbox_network public"
+)
+
+
+class SSHBackend(Backend):
+    """Sandboxes as directories and process trees of one remote user. They are apart from one another
+    only as far as commands keep to their own directories."""
+
+    name = "ssh"
+    capabilities = Capabilities(
+        images=False, network_modes=frozenset({"public"}), resources=frozenset({"processes"})
+    )
+
+    def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:
+        require_asyncssh()
+        self._config = config
+        self._host = Host(read_options(config), run_id)
+        self._creating = asyncio.Semaphore(config.sandbox_creation_concurrency)
+        self._live: set[RemoteSandbox] = set()
+        self._closed = False
+
+    async def check(self) -> None:
+        """Connect and log in. ``ConfigError`` with the cure where that cannot work."""
+        if self._config.sandbox_network != "public":
+            raise ConfigError(_NO_NETWORK_POLICY)
+        try:
+            await self._host.start()
+        except SandboxError as error:
+            raise ConfigError(str(error)) from error
+
+    async def create(self, spec: SandboxSpec) -> RemoteSandbox:
+        """Make one sandbox. ``NotSupported`` where ``spec`` asks for what this backend lacks."""
+        _refuse_unsupported(spec)
+        await self._host.start()
+        async with self._creating:
+            if self._closed:
+                raise SandboxError("the backend is closed")
+            return await self._build(spec)
+
+    async def close(self) -> None:
+        """Release all sandboxes that still live, the run's directory, and the connections."""
+        self._closed = True
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+        await self._host.close()
+
+    async def _build(self, spec: SandboxSpec) -> RemoteSandbox:
+        family = new_family()
+        directory = posixpath.join(self._host.run_directory, family)
+        facts = self._host.facts
+        processes = spec.resources.processes or self._config.sandbox_processes or _DEFAULT_PROCESSES
+        place = Place(
+            family=family,
+            home=f"{directory}/home",
+            working_directory=posixpath.join(f"{directory}/home", spec.working_directory or ""),
+            scratch=f"{directory}/scratch",
+            user=facts.user,
+            environment=_environment(directory, facts.user, facts.path) | dict(spec.environment),
+            prelude=_prelude(directory, family, processes),
+        )
+        machine = SSHMachine(self._host, directory, family)
+        ended, _, message = await self._host.run(
+            scripts.make_sandbox(directory, place.working_directory if spec.working_directory else None)
+        )
+        if ended.code:
+            await machine.release()
+            text = message.decode("utf-8", "replace").strip()
+            raise SandboxError(f"{self._host.name} makes no sandbox: {text}")
+        limitations = list(_LIMITATIONS)
+        if facts.user_id == 0:
+            limitations.append("the number of processes is not limited, since the remote user is root")
+        info = SandboxInfo(
+            backend=self.name,
+            isolation=ISOLATION,
+            network="public",
+            id=f"{posixpath.basename(self._host.run_directory)}/{family}",
+            resources={"processes": float(processes)} if facts.user_id else {},
+            limitations=limitations,
+        )
+        sandbox = RemoteSandbox(machine, info, place)
+        machine.on_released = lambda: self._live.discard(sandbox)
+        self._live.add(sandbox)
+        return sandbox
+
+
+class SSHMachine(Machine):
+    """A directory and a family of marked processes."""
+
+    def __init__(self, host: Host, directory: str, family: str) -> None:
+        self._host = host
+        self._directory = directory
+        self._family = family
+        self.on_released = _nothing
+
+    async def open(self, program: bytes, receive: Receiver, *, pty: bool = False) -> Channel:
+        """Have ``sh`` run ``program`` on the host."""
+        return await self._host.open(program, receive, pty=pty)
+
+    async def kill(self, mark: str) -> None:
+        """Kill every process whose mark begins with ``mark``."""
+        ended, _, _ = await self._host.run(scripts.kill(mark), urgent=True)
+        if ended.code:
+            raise SandboxError(f"some processes of the sandbox on {self._host.name} cannot be killed")
+
+    async def alive(self) -> bool:
+        """Whether the host answers and the sandbox's directory is there."""
+        try:
+            ended, _, _ = await self._host.run(
+                scripts.is_directory(f"{self._directory}/scratch"), urgent=True
+            )
+        except (SandboxError, ConfigError):
+            return False
+        return ended.code == 0
+
+    async def release(self) -> None:
+        """Kill and remove everything of it; a host out of reach does that itself, by its keeper."""
+        try:
+            await self._host.run(scripts.remove_sandbox(self._directory, self._family), urgent=True)
+        except (SandboxError, ConfigError):
+            return
+        finally:
+            self.on_released()
+
+
+def _refuse_unsupported(spec: SandboxSpec) -> None:
+    if spec.image is not None:
+        raise NotSupported(f"the ssh backend runs no images, and the task needs {spec.image!r}")
+    if spec.network.mode != "public":
+        raise NotSupported(_NO_NETWORK_POLICY)
+    if spec.resources.gpus:
+        raise NotSupported("the ssh backend gives no GPU to a sandbox")
+
+
+def _environment(directory: str, user: str, path: str) -> dict[str, str]:
+    return {
+        "PATH": path,
+        "HOME": f"{directory}/home",
+        "TMPDIR": f"{directory}/tmp",
+        "USER": user,
+        "LOGNAME": user,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+    }
+
+
+def _prelude(directory: str, family: str, processes: int) -> str:
+    """Runs before every command. The kernel counts processes per user, not per sandbox, so the limit
+    is what the whole machine runs at this moment, and the sandbox's share on top of it."""
+    gone = f"{{ echo {quote(gone_message(family))} >&2; exit {GONE}; }}"
+    return (
+        f"[ -d {quote(directory + '/scratch')} ] || {gone}\n"
+        "unset SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK SSH_ORIGINAL_COMMAND MAIL OLDPWD\n"
+        f"read -r a b c t e </proc/loadavg && t=$((${{t#*/}} + {processes}))\n"
+        '{ ulimit -u "$t" || ulimit -p "$t"; } 2>/dev/null\n'
+        "unset a b c t e"
+    )
+
+
+def _nothing() -> None:
+    """No one waits for the release yet."""

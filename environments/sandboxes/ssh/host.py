@@ -1,0 +1,188 @@
+"""The remote machine: our directory on it, our run's lease, and programs run for ourselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import posixpath
+import re
+import secrets
+from dataclasses import dataclass
+
+from environments.errors import SandboxError
+from environments.sandboxes.remote_shell.machine import Channel, Exit, Receiver
+from environments.sandboxes.remote_shell.output import WholeOutput
+from environments.sandboxes.remote_shell.program import BOOTSTRAP, framed, quote
+from environments.sandboxes.ssh import owner, scripts
+from environments.sandboxes.ssh.connections import Connections
+from environments.sandboxes.ssh.options import SSHOptions
+
+logger = logging.getLogger(__name__)
+
+BASE = "~/.hermes-environments"
+_RENEWAL = 20.0
+_GRACE = 60
+"""Seconds that a run's keeper waits for us to come back after its connection was lost."""
+
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the machine says of itself."""
+
+    home: str
+    user: str
+    user_id: int
+    path: str
+    base: str
+
+
+class Host:
+    """One remote machine, used by one run."""
+
+    def __init__(self, options: SSHOptions, run_id: str, base: str = BASE) -> None:
+        self.name = str(options.target)
+        self._base = base
+        self._connections = Connections(options)
+        prefix = re.sub(r"[^A-Za-z0-9_.-]", "-", run_id).lstrip(".-")[:80] or "run"
+        self._run_name = f"{prefix}-{secrets.token_hex(4)}"
+        self._starting = asyncio.Lock()
+        self._facts: Facts | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def facts(self) -> Facts:
+        """Known after ``start``."""
+        if self._facts is None:
+            raise SandboxError(f"there is no connection to {self.name} yet")
+        return self._facts
+
+    @property
+    def run_directory(self) -> str:
+        """The directory of this run's sandboxes."""
+        return posixpath.join(self.facts.base, self._run_name)
+
+    async def start(self) -> None:
+        """Connect, remove what dead runs left, make the run's directory, begin its lease. Idempotent."""
+        async with self._starting:
+            if self._facts is not None:
+                return
+            facts, dead = _read_survey(self.name, await self._checked(scripts.survey(self._base)))
+            if dead:
+                logger.info("removing %d dead runs from %s", len(dead), self.name)
+                await self._checked(scripts.remove_runs([posixpath.join(facts.base, name) for name in dead]))
+            directory = posixpath.join(facts.base, self._run_name)
+            await self._checked(scripts.make_run(directory, owner.this_owner()))
+            self._facts = facts
+            self._keeping = asyncio.ensure_future(self._keep())
+
+    async def open(
+        self, program: bytes, receive: Receiver, *, pty: bool = False, urgent: bool = False
+    ) -> Channel:
+        """Have ``sh`` run a program there. With ``pty`` it must be short: it is read from a file."""
+        if pty:
+            return await self._open_in_terminal(program, receive)
+        channel = await self._connections.open(f"exec {BOOTSTRAP}", receive, urgent=urgent)
+        try:
+            await channel.write(framed(program))
+        except BrokenPipeError:  # ended at once; ``wait`` says how
+            return channel
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    async def run(self, program: bytes, *, urgent: bool = False) -> tuple[Exit, bytes, bytes]:
+        """Run a program of ours to its end: how it ended, stdout, stderr."""
+        output = WholeOutput()
+        channel = await self.open(program, output.receive, urgent=urgent)
+        try:
+            channel.close_stdin()
+            async with asyncio.timeout(_PATIENCE * 5):
+                ended = await channel.wait()
+        except TimeoutError:
+            raise SandboxError(f"{self.name} does not answer") from None
+        finally:
+            channel.close()
+        return ended, output.stdout, output.stderr
+
+    async def close(self) -> None:
+        """Remove the run's directory and disconnect."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._facts is not None:
+            # Where the machine is out of reach its keeper, or the next run, does it.
+            with contextlib.suppress(SandboxError):
+                await self.run(scripts.remove_runs([self.run_directory]))
+        await self._connections.close()
+
+    async def _checked(self, program: bytes) -> bytes:
+        ended, answer, message = await self.run(program)
+        if ended.code:
+            text = message.decode("utf-8", "replace").strip()
+            raise SandboxError(f"{self.name} cannot hold sandboxes: {text or f'exit code {ended.code}'}")
+        return answer
+
+    async def _open_in_terminal(self, program: bytes, receive: Receiver) -> Channel:
+        """A terminal would echo a program and cut its lines, so the program goes by a file."""
+        file = posixpath.join(self.run_directory, f"program-{secrets.token_hex(8)}")
+        path = quote(file)
+        output = WholeOutput()
+        channel = await self.open(scripts.save(file), output.receive)
+        try:
+            await channel.write(program)
+            channel.close_stdin()
+            if (await channel.wait()).code:
+                raise SandboxError(f"{self.name} cannot start a terminal: {output.stderr[-500:]!r}")
+        finally:
+            channel.close()
+        return await self._connections.open(
+            f'exec sh -c \'p=$(cat "$1"); rm -f "$1"; eval "$p"\' sh {path}', receive, pty=True
+        )
+
+    async def _keep(self) -> None:
+        """Renew the lease for as long as the run lives, over whatever connection there is."""
+        while True:
+            try:
+                await self._keep_by_one_channel()
+            except (SandboxError, OSError) as error:
+                logger.warning("the lease on %s cannot be renewed: %s", self.name, error)
+            await asyncio.sleep(_RENEWAL / 4)
+
+    async def _keep_by_one_channel(self) -> None:
+        keeper = scripts.keep_lease(self.run_directory, _GRACE)
+        channel = await self.open(keeper, lambda *_: None, urgent=True)
+        ending = asyncio.ensure_future(channel.wait())
+        try:
+            while not ending.done():
+                await channel.write(b"alive\n")
+                await asyncio.wait({ending}, timeout=_RENEWAL)
+            ending.result()
+        finally:
+            ending.cancel()
+            if self._closed:  # then the keeper need not wait for us to come back
+                with contextlib.suppress(OSError):
+                    await channel.write(b"done\n")
+            channel.close()
+
+
+def _read_survey(name: str, answer: bytes) -> tuple[Facts, list[str]]:
+    """Facts of the machine, and names of dead runs on it."""
+    lines = answer.decode("utf-8", "surrogateescape").splitlines()
+    try:
+        home, user, user_id, path, base = lines[:5]
+        facts = Facts(home, user, int(user_id), path, base)
+        runs = [line.split(" ", 2) for line in lines[5:]]
+        dead = [run for who, age, run in runs if owner.is_dead(who, float(age))]
+    except ValueError:
+        raise SandboxError(
+            f"the login shell of {name} prints something of its own, or is no shell: {answer[:200]!r}"
+        ) from None
+    return facts, dead

@@ -1,0 +1,141 @@
+"""Shell programs that keep order on the remote machine. Each is one compound command."""
+
+from __future__ import annotations
+
+from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, quote
+
+_KILL = f"""
+marked() {{
+  for p in $(
+    grep -ls "^{LIMIT_NAME}  *$1" /proc/[0-9]*/limits
+    grep -ls "{MARK_VARIABLE}=$1" /proc/[0-9]*/environ
+  ); do
+    p=${{p#/proc/}}
+    p=${{p%%/*}}
+    read -r s 2>/dev/null <"/proc/$p/stat" || continue
+    case ${{s##*) }} in [ZX]*) continue ;; esac
+    printf ' %s' "$p"
+  done
+}}
+# Freeze until a look finds nothing new, since what is frozen cannot fork; then kill; then look again.
+kill_marked() {{
+  frozen=; round=0
+  while [ $round -lt 200 ]; do
+    round=$((round + 1))
+    found=$(marked "$1")
+    if [ -z "$found" ]; then return 0; fi
+    if [ "$found" = "$frozen" ]; then
+      kill -KILL $found 2>/dev/null
+      frozen=
+      if [ $round -gt 20 ]; then sleep 1; fi
+    else
+      kill -STOP $found 2>/dev/null
+      frozen=$found
+    fi
+  done
+  return 1
+}}
+remove() {{
+  rm -rf -- "$1" 2>/dev/null || {{ chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1" 2>/dev/null; }}
+}}
+remove_run() {{
+  for f in "$1"/[0-9]*; do
+    [ -d "$f" ] && kill_marked "${{f##*/}}"
+  done
+  remove "$1"
+}}
+"""
+
+
+def kill(mark: str) -> bytes:
+    """Kill all processes whose mark begins with ``mark``; fails where some cannot be killed."""
+    return _program(f"{_KILL}\nkill_marked {mark}")
+
+
+def remove_sandbox(directory: str, family: str) -> bytes:
+    """Kill all of a sandbox and remove its directory."""
+    return _program(f"{_KILL}\nkill_marked {family}\nremove {quote(directory)}\nexit 0")
+
+
+def remove_runs(directories: list[str]) -> bytes:
+    """Kill and remove all of some runs."""
+    return _program(_KILL + "\n".join(f"remove_run {quote(path)}" for path in directories) + "\nexit 0")
+
+
+def survey(base: str) -> bytes:
+    """Make the directory of all runs, and print facts and runs.
+
+    First a line each: home, user, user id, PATH, the directory. Then for every run its owner, the
+    age of its lease in seconds, and its name.
+    """
+    return _program(
+        f"""
+b={quote(base)}
+case $b in "~"|"~/"*) b=$HOME${{b#"~"}} ;; esac
+umask 077
+mkdir -p -- "$b" && cd "$b" && chmod 700 . || exit 1
+printf '%s\\n' "$HOME" "$(id -un)" "$(id -u)" "$PATH" "$(pwd -P)"
+now=$(date +%s)
+for r in *; do
+  [ -d "$r" ] || continue
+  t=$(stat -c %Y "$r/lease" 2>/dev/null || stat -c %Y "$r" 2>/dev/null) || continue
+  o=; read -r o 2>/dev/null <"$r/owner"
+  printf '%s %s %s\\n' "${{o:-unknown}}" "$((now - t))" "$r"
+done
+exit 0
+"""
+    )
+
+
+def make_run(directory: str, owner: str) -> bytes:
+    """Make a run's directory."""
+    path = quote(directory)
+    return _program(
+        f"umask 077; mkdir {path} && echo lease >{path}/lease && printf '%s\\n' {quote(owner)} >{path}/owner"
+    )
+
+
+def keep_lease(directory: str, grace: int) -> bytes:
+    """Renew the lease at every line of input. At its end wait ``grace`` seconds; where nobody has
+    renewed the lease by then the run is dead, and is removed."""
+    return _program(
+        f"""
+{_KILL}
+d={quote(directory)}
+while read -r line; do
+  [ "$line" = done ] && exit 0
+  [ -d "$d" ] || exit 0
+  echo "$$ $line" >"$d/lease"
+done
+trap '' HUP PIPE
+exec >/dev/null 2>&1
+before=$(cat "$d/lease")
+sleep {grace}
+[ "$(cat "$d/lease" 2>/dev/null)" = "$before" ] || exit 0
+remove_run "$d"
+exit 0
+"""
+    )
+
+
+def make_sandbox(directory: str, working_directory: str | None) -> bytes:
+    """Make a sandbox's directories."""
+    path = quote(directory)
+    made = f"umask 077; mkdir {path} && cd {path} && mkdir home tmp scratch || exit 1"
+    if working_directory is not None:
+        made += f"\nmkdir -p -- {quote(working_directory)}"
+    return _program(made)
+
+
+def save(file: str) -> bytes:
+    """Write the rest of the input to a file that nobody else may read."""
+    return _program(f"umask 077; exec cat >{quote(file)}")
+
+
+def is_directory(path: str) -> bytes:
+    """Succeed where ``path`` is a directory."""
+    return _program(f"[ -d {quote(path)} ]")
+
+
+def _program(text: str) -> bytes:
+    return f"{{\n{text}\n}}".encode("utf-8", "surrogateescape")
