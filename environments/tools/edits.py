@@ -8,16 +8,19 @@ Nothing looser: what fits several places, or none, is an error that shows the mo
 from __future__ import annotations
 
 import difflib
+import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, islice
 
 from environments.tools.base import ToolInputError
 
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CANDIDATES = 10
 _NEAREST_LINES = 3_000
+_MOST_CANDIDATES = 1_000
 
 
 class EditError(ToolInputError):
@@ -75,22 +78,55 @@ class LineMatch:
     shift: Shift = Shift()
 
 
-def find_lines(lines: Sequence[str], wanted: Sequence[str]) -> list[LineMatch]:
+class Lines:
+    """Lines of a text with what searching them again and again needs."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.exact = list(lines)
+
+    @cached_property
+    def without_trailing_blanks(self) -> list[str]:
+        """Each line without the blanks at its end."""
+        return [line.rstrip() for line in self.exact]
+
+    @cached_property
+    def without_blanks(self) -> list[str]:
+        """Each line without the blanks around it."""
+        return [line.strip() for line in self.exact]
+
+
+def find_lines(lines: Lines, wanted: Sequence[str]) -> list[LineMatch]:
     """Every place where ``wanted`` stands as whole lines, on the first rung that finds any."""
     if not wanted:
         return []
-    rungs: list[Callable[[Sequence[str], Sequence[str]], Shift | None]] = [_same]
-    if any(line.strip() for line in wanted):
-        rungs += [_same_but_blanks, _shifted]
-    for fits in rungs:
-        found = []
-        for start in range(len(lines) - len(wanted) + 1):
-            shift = fits(lines[start : start + len(wanted)], wanted)
-            if shift is not None:
-                found.append(LineMatch(start, shift))
-        if found:
-            return found
-    return []
+    found = [LineMatch(start) for start in _runs(lines.exact, list(wanted))]
+    if found or not any(line.strip() for line in wanted):
+        return found
+    trimmed = [line.rstrip() for line in wanted]
+    found = [LineMatch(start) for start in _runs(lines.without_trailing_blanks, trimmed)]
+    if found:
+        return found
+    for start in _runs(lines.without_blanks, [line.strip() for line in wanted]):
+        shift = _shift(lines.without_trailing_blanks[start : start + len(trimmed)], trimmed)
+        if shift is not None:
+            found.append(LineMatch(start, shift))
+    return found
+
+
+def _runs(lines: list[str], wanted: list[str]) -> Iterator[int]:
+    """Where ``wanted`` stands in ``lines``."""
+    # list.index looks for the first line that has a text; comparing every window would take minutes.
+    lead = next((index for index, line in enumerate(wanted) if line), 0)
+    position = lead
+    while True:
+        try:
+            position = lines.index(wanted[lead], position)
+        except ValueError:
+            return
+        start = position - lead
+        if lines[start : start + len(wanted)] == wanted:
+            yield start
+        position += 1
 
 
 def replace_text(text: str, old: str, new: str, replace_all: bool = False) -> tuple[str, int, str | None]:
@@ -100,13 +136,15 @@ def replace_text(text: str, old: str, new: str, replace_all: bool = False) -> tu
     if old == new:
         raise EditError("old_string and new_string are the same; there is nothing to change")
     for rung in (_exact, _line_ends_aside, _whole_lines):
-        spans, note = rung(text, old, new)
-        if not spans:
+        found = rung(text, old, new, replace_all)
+        places = list(found if replace_all else islice(found, _MOST_CANDIDATES))
+        if not places:
             continue
-        if len(spans) > 1 and not replace_all:
-            raise EditError(_ambiguous([text.count("\n", 0, start) + 1 for start, _, _ in spans]))
-        chosen = _without_overlap(spans)
-        return _splice(text, chosen), len(chosen), note
+        ends = _LineEnds(text)
+        if len(places) > 1 and not replace_all:
+            raise EditError(_ambiguous([ends.line_of(place.start) for place in places]))
+        chosen = _without_overlap(places)
+        return _splice(text, chosen, ends), len(chosen), places[0].note
     raise EditError(f"old_string was not found. {nearest(split(text)[0], split(old)[0])}")
 
 
@@ -148,107 +186,122 @@ def ambiguous_lines(numbers: Iterable[int]) -> str:
 
 
 def _ambiguous(numbers: list[int]) -> str:
+    count = len(numbers) if len(numbers) < _MOST_CANDIDATES else f"{len(numbers)} or more"
     return (
-        f"old_string fits {len(numbers)} places, at lines {ambiguous_lines(numbers)}; add lines around it "
+        f"old_string fits {count} places, at lines {ambiguous_lines(numbers)}; add lines around it "
         "until it fits one, or set replace_all to change all of them"
     )
 
 
-_Span = tuple[int, int, str]
-"""Start, end and replacement."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A part of the text and what is to stand there; ``literal`` if its line ends are meant so."""
+
+    start: int
+    end: int
+    new: str
+    shift: Shift | None = None
+    note: str | None = None
+    literal: bool = False
+
+    def replacement(self, ends: _LineEnds) -> str:
+        """The new text with the indentation and the line ends of this place."""
+        new = self.new
+        if self.shift is not None:
+            new = "\n".join(map(self.shift.apply, new.split("\n")))
+        if self.literal or "\n" not in new or not ends.are_crlf_at(self.start):
+            return new
+        return new.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
-def _exact(text: str, old: str, new: str) -> tuple[list[_Span], str | None]:
-    spans = []
-    start = text.find(old)
-    while start != -1:
-        # Where old_string speaks of carriage returns itself, new_string is meant to the letter.
-        fitted = new if "\r" in old else _with_line_ends(new, text, start)
-        spans.append((start, start + len(old), fitted))
-        start = text.find(old, start + 1)
-    return spans, None
+class _LineEnds:
+    """Where the lines of a text end, and how."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._positions = [found.start() for found in re.finditer("\n", text)]
+
+    def line_of(self, position: int) -> int:
+        """Number of the line, from 1."""
+        return bisect_left(self._positions, position) + 1
+
+    def are_crlf_at(self, position: int) -> bool:
+        """Whether the line at a position ends in CRLF; for a last line without end, the one before."""
+        if not self._positions:
+            return False
+        index = min(bisect_left(self._positions, position), len(self._positions) - 1)
+        end = self._positions[index]
+        return end > 0 and self._text[end - 1] == "\r"
 
 
-def _line_ends_aside(text: str, old: str, new: str) -> tuple[list[_Span], str | None]:
+def _exact(text: str, old: str, new: str, replace_all: bool) -> Iterator[_Place]:
+    # Where old_string speaks of carriage returns itself, new_string is meant to the letter.
+    literal = "\r" in old
+    for start in _positions(text, old, replace_all):
+        yield _Place(start, start + len(old), new, literal=literal)
+
+
+def _line_ends_aside(text: str, old: str, new: str, replace_all: bool) -> Iterator[_Place]:
     plain, plain_old = text.replace("\r\n", "\n"), old.replace("\r\n", "\n")
     if plain == text and plain_old == old:
-        return [], None
+        return
     pieces = text.split("\r\n")
     # Position of each line end in the plain text that was two characters in the file.
     ends = [total - 1 for total in accumulate(len(piece) + 1 for piece in pieces[:-1])]
-    spans = []
-    start = plain.find(plain_old)
-    while start != -1:
+    body = new.replace("\r\n", "\n")
+    note = "line ends differed from the file's and were kept as in the file"
+    for start in _positions(plain, plain_old, replace_all):
         end = start + len(plain_old)
         first, last = start + bisect_left(ends, start), end + bisect_left(ends, end)
-        spans.append((first, last, _with_line_ends(new.replace("\r\n", "\n"), text, first)))
-        start = plain.find(plain_old, start + 1)
-    return spans, "line ends differed from the file's and were kept as in the file"
+        yield _Place(first, last, body, note=note)
 
 
-def _whole_lines(text: str, old: str, new: str) -> tuple[list[_Span], str | None]:
+def _whole_lines(text: str, old: str, new: str, _replace_all: bool) -> Iterator[_Place]:
     lines, ends = split(text)
     wanted, wanted_ends = split(old)
     if not any(line.strip() for line in wanted):
-        return [], None
-    matches = find_lines(lines, wanted)
-    if not matches:
-        return [], None
+        return
     starts = [0, *accumulate(len(line) + len(end) for line, end in zip(lines, ends, strict=True))]
     old_is_closed, new_is_closed = wanted_ends[-1] != "", new.endswith("\n")
     body = new.replace("\r\n", "\n")
     if old_is_closed and new_is_closed:
         body = body[:-1]
-    spans = []
-    for match in matches:
+    for match in find_lines(Lines(lines), wanted):
         last = match.start + len(wanted) - 1
         end = starts[last] + len(lines[last])
         if old_is_closed and not new_is_closed:
             end += len(ends[last])
-        fitted = "\n".join(match.shift.apply(line) for line in body.split("\n"))
-        spans.append((starts[match.start], end, _with_line_ends(fitted, text, starts[match.start])))
-    return spans, str(matches[0].shift)
+        yield _Place(starts[match.start], end, body, match.shift, str(match.shift))
 
 
-def _with_line_ends(new: str, text: str, position: int) -> str:
-    """``new`` with the line ends that the file has at this place."""
-    at = text.find("\n", position)
-    if at == -1:
-        at = text.rfind("\n", 0, position)
-    if at > 0 and text[at - 1] == "\r":
-        return new.replace("\r\n", "\n").replace("\n", "\r\n")
-    return new
+def _positions(text: str, wanted: str, apart: bool) -> Iterator[int]:
+    """Every position of a text; with ``apart`` only those that do not overlap the one before."""
+    start = text.find(wanted)
+    while start != -1:
+        yield start
+        start = text.find(wanted, start + (len(wanted) if apart else 1))
 
 
-def _without_overlap(spans: list[_Span]) -> list[_Span]:
-    chosen: list[_Span] = []
-    for span in spans:
-        if not chosen or span[0] >= chosen[-1][1]:
-            chosen.append(span)
+def _without_overlap(places: list[_Place]) -> list[_Place]:
+    chosen: list[_Place] = []
+    for place in places:
+        if not chosen or place.start >= chosen[-1].end:
+            chosen.append(place)
     return chosen
 
 
-def _splice(text: str, spans: list[_Span]) -> str:
+def _splice(text: str, places: list[_Place], ends: _LineEnds) -> str:
     pieces, position = [], 0
-    for start, end, replacement in spans:
-        pieces += [text[position:start], replacement]
-        position = end
+    for place in places:
+        pieces += [text[position : place.start], place.replacement(ends)]
+        position = place.end
     return "".join([*pieces, text[position:]])
 
 
-def _same(lines: Sequence[str], wanted: Sequence[str]) -> Shift | None:
-    return Shift() if lines == wanted else None
-
-
-def _same_but_blanks(lines: Sequence[str], wanted: Sequence[str]) -> Shift | None:
-    same = all(a.rstrip() == b.rstrip() for a, b in zip(lines, wanted, strict=True))
-    return Shift() if same else None
-
-
-def _shifted(lines: Sequence[str], wanted: Sequence[str]) -> Shift | None:
+def _shift(lines: Sequence[str], wanted: Sequence[str]) -> Shift | None:
+    """The one shift that turns ``wanted`` into ``lines``, neither with blanks at line ends."""
     shift: Shift | None = None
-    for line, want in zip(lines, wanted, strict=True):
-        have, need = line.rstrip(), want.rstrip()
+    for have, need in zip(lines, wanted, strict=True):
         if not have and not need:
             continue
         found = _shift_between(have, need)

@@ -20,7 +20,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from environments.tools.edits import EditError, LineMatch, Shift, ambiguous_lines, find_lines, nearest, split
+from environments.tools.edits import (
+    EditError,
+    LineMatch,
+    Lines,
+    Shift,
+    ambiguous_lines,
+    find_lines,
+    nearest,
+    split,
+)
 
 _BEGIN, _END, _END_OF_FILE, _MOVE = "*** Begin Patch", "*** End Patch", "*** End of File", "*** Move to:"
 _HEADER = re.compile(r"\*\*\* (Update|Add|Delete) File: *(.+?) *\Z")
@@ -82,10 +91,11 @@ def parse_patch(text: str) -> list[FilePatch]:
 def apply_hunks(text: str, hunks: Sequence[Hunk], path: str) -> tuple[str, list[str]]:
     """The text with all hunks applied, and notes where one was not found literally."""
     lines, ends = split(text)
+    searched = Lines(lines)
     placed: list[tuple[LineMatch, Hunk]] = []
     after = 0
     for number, hunk in enumerate(hunks, 1):
-        match = _place(lines, hunk, after, f"hunk {number} of {path}")
+        match = _place(searched, hunk, after, f"hunk {number} of {path}")
         placed.append((match, hunk))
         after = match.start + len(hunk.wanted)
     placed.sort(key=lambda pair: pair[0].start)
@@ -159,12 +169,12 @@ def _finish(patch: FilePatch) -> None:
         raise EditError(f"'*** Update File: {patch.path}' has no hunk")
 
 
-def _place(lines: list[str], hunk: Hunk, after: int, name: str) -> LineMatch:
+def _place(searched: Lines, hunk: Hunk, after: int, name: str) -> LineMatch:
     """The one place a hunk means. Anchors and the order of hunks only choose between several."""
-    wanted = hunk.wanted
+    lines, wanted = searched.exact, hunk.wanted
     if not wanted:
         return _place_insertion(lines, hunk, name)
-    matches = find_lines(lines, wanted)
+    matches = find_lines(searched, wanted)
     if hunk.at_end:
         matches = [match for match in matches if match.start + len(wanted) == len(lines)]
     if not matches:

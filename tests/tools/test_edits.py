@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from environments.tools.diffs import unified_diff
-from environments.tools.edits import EditError, TextFile, find_lines, replace_text, split
+from environments.tools.edits import EditError, Lines, TextFile, find_lines, replace_text, split
 
 line = st.text(alphabet="ab {}\t", max_size=6)
 text_of_lines = st.lists(line, min_size=1, max_size=12).map("\n".join)
@@ -159,7 +159,7 @@ def test_split_loses_nothing(text: str) -> None:
 
 @given(st.lists(line, max_size=8), st.lists(line, min_size=1, max_size=3))
 def test_lines_found_are_those_wanted_blanks_aside(lines: list[str], wanted: list[str]) -> None:
-    for match in find_lines(lines, wanted):
+    for match in find_lines(Lines(lines), wanted):
         found = lines[match.start : match.start + len(wanted)]
         assert [line.strip() for line in found] == [line.strip() for line in wanted]
 
@@ -198,3 +198,11 @@ def test_diffs_of_large_files_are_quick_and_right() -> None:
     assert "-line 150000\n+new\n" in diff
     everything = unified_diff("f", "".join(lines), "".join(f"x{line}" for line in lines))
     assert "200000 lines replaced by 200000" in everything
+
+
+def test_thousands_of_candidates_are_told_and_replaced() -> None:
+    text = "word\n" * 50_000
+    with pytest.raises(EditError, match="fits 1000 or more places, at lines 1, 2, 3"):
+        replace_text(text, "word", "other")
+    assert replace_text(text, "word", "other", replace_all=True)[1] == 50_000
+    assert replace_text("aaaaa", "aa", "b", replace_all=True)[0] == "bba"
