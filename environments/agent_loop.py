@@ -256,7 +256,7 @@ class _Conversation:
                         turn=self.result.turns_used,
                         tool_name=name,
                         arguments=argument_text(call.function.arguments)[:_KEPT_ARGUMENT_CHARS],
-                        error=outcome.exception or outcome.error,
+                        error=outcome.exception or str((outcome.result or {}).get("error") or outcome.error),
                         tool_result=outcome.content[:_KEPT_ARGUMENT_CHARS],
                     )
                 )

@@ -247,7 +247,9 @@ def _lines(value: Any, limit: int, name: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _lines(item, limit, f"{name}.{key}" if name else str(key))
-    elif value not in (None, "", False, [], "none") and not (name.endswith("_at") and value == 0):
+    elif not (value is None or value is False or value in ("", "none") or value == []) and not (
+        name.endswith("_at") and value == 0
+    ):
         text = harmless(shorten(_as_text(value).strip("\n"), limit))
         separator = ":\n" if "\n" in text else ": "
         yield f"{harmless(name)}{separator}{text}" if name else text
