@@ -264,6 +264,11 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     ssh_jump_host: str | None = Field(
         default=None, description="ssh backend: [user@]host[:port] to go through; several with commas."
     )
+    singularity_image: str | None = Field(
+        default=None,
+        description="singularity backend: image of tasks that name none: a registry reference, SIF file or "
+        "directory.",
+    )
     repeated_calls_limit: int | None = Field(
         default=None, ge=2, description="End a rollout after this many identical tool calls in a row."
     )

@@ -11,9 +11,13 @@ from environments.sandboxes.base import Backend
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
 
-_BACKENDS = {"local": "environments.sandboxes.local.backend:LocalBackend"}
+_BACKENDS = {
+    "local": "environments.sandboxes.local.backend:LocalBackend",
+    "ssh": "environments.sandboxes.ssh.backend:SSHBackend",
+    "singularity": "environments.sandboxes.singularity.backend:SingularityBackend",
+}
 
-_NOT_YET = frozenset({"docker", "modal", "daytona", "ssh", "singularity"})
+_NOT_YET = frozenset({"docker", "modal", "daytona"})
 """Names that are part of the product; their backends are not part of this version."""
 
 

@@ -43,6 +43,19 @@ def framed(program: bytes) -> bytes:
     return b"%d\n%s" % (len(program), program)
 
 
+def process_limit(processes: int) -> str:
+    """Shell text that limits processes where only the kernel's limit per user is at hand.
+
+    It counts all of a user's, not those of a sandbox, so the limit is what the whole machine runs at
+    this moment and the sandbox's share on top of it.
+    """
+    return (
+        f"read -r a b c t e </proc/loadavg && t=$((${{t#*/}} + {processes}))\n"
+        '{ ulimit -u "$t" || ulimit -p "$t"; } 2>/dev/null\n'
+        "unset a b c t e"
+    )
+
+
 def quote(text: str) -> str:
     """A shell word. ``ValueError`` for NUL, which no shell can hold."""
     if "\0" in text:

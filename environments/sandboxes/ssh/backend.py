@@ -10,7 +10,7 @@ from environments.errors import ConfigError, NotSupported, SandboxError
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
 from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
-from environments.sandboxes.remote_shell.program import new_family, quote
+from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
 from environments.sandboxes.remote_shell.sandbox import GONE, Place, RemoteSandbox, gone_message
 from environments.sandboxes.ssh import scripts
 from environments.sandboxes.ssh.connections import require_asyncssh
@@ -177,15 +177,12 @@ def _environment(directory: str, user: str, path: str) -> dict[str, str]:
 
 
 def _prelude(directory: str, family: str, processes: int) -> str:
-    """Runs before every command. The kernel counts processes per user, not per sandbox, so the limit
-    is what the whole machine runs at this moment, and the sandbox's share on top of it."""
+    """Runs before every command."""
     gone = f"{{ echo {quote(gone_message(family))} >&2; exit {GONE}; }}"
     return (
         f"[ -d {quote(directory + '/scratch')} ] || {gone}\n"
         "unset SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK SSH_ORIGINAL_COMMAND MAIL OLDPWD\n"
-        f"read -r a b c t e </proc/loadavg && t=$((${{t#*/}} + {processes}))\n"
-        '{ ulimit -u "$t" || ulimit -p "$t"; } 2>/dev/null\n'
-        "unset a b c t e"
+        f"{process_limit(processes)}"
     )
 
 

@@ -1,0 +1,1 @@
+"""The backend ``singularity``: sandboxes as instances of Apptainer or Singularity on this machine."""

@@ -1,0 +1,284 @@
+"""The backend ``singularity``: makes sandboxes with Apptainer or Singularity."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from environments.errors import ConfigError, NotSupported, SandboxError
+from environments.records import SandboxInfo
+from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.remote_shell.output import WholeOutput
+from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
+from environments.sandboxes.remote_shell.sandbox import Place, RemoteSandbox
+from environments.sandboxes.singularity import process_table
+from environments.sandboxes.singularity.engine import Engine, Instance
+from environments.sandboxes.singularity.images import Images
+from environments.sandboxes.singularity.instance import InstanceMachine
+from environments.sandboxes.singularity.options import Features, Limits, start_arguments
+from environments.sandboxes.singularity.run_directory import RunDirectory, dead_runs
+
+if TYPE_CHECKING:
+    from environments.config import HermesAgentEnvConfig
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_MEMORY_MB = 4096
+_DEFAULT_PROCESSES = 512
+_SCRATCH = "/tmp/.hermes-scratch"
+_FORGET = (
+    "unset LD_LIBRARY_PATH PS1 PROMPT_COMMAND USER_PATH OLDPWD APPTAINER_COMMAND APPTAINER_APPNAME "
+    "APPTAINER_BIND APPTAINER_ENVIRONMENT SINGULARITY_BIND SINGULARITY_ENVIRONMENT"
+)
+"""Variables by which the engine talks to its own scripts; they would only mislead commands."""
+
+
+class SingularityBackend(Backend):
+    """Sandboxes as instances, each with a writable layer, limits and process table of its own."""
+
+    name = "singularity"
+    capabilities = Capabilities(
+        images=True,
+        network_modes=frozenset({"none", "public"}),
+        resources=frozenset({"cpus", "memory_mb", "processes"}),
+    )
+
+    def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._creating = asyncio.Semaphore(config.sandbox_creation_concurrency)
+        self._checking = asyncio.Lock()
+        self._probing = asyncio.Lock()
+        self._engine: Engine | None = None
+        self._directory: RunDirectory | None = None
+        self._images: Images | None = None
+        self._features = Features.first_guess()
+        self._probed = False
+        self._live: set[RemoteSandbox] = set()
+        self._closed = False
+
+    async def check(self) -> None:
+        """Find the engine, remove what dead runs left, try the default image where there is one.
+
+        ``ConfigError`` with the cure where that cannot work.
+        """
+        await self._begin()
+        if self._config.singularity_image is not None:
+            try:
+                sandbox = await self.create(SandboxSpec())
+            except NotSupported:
+                raise
+            except SandboxError as error:
+                raise ConfigError(f"env.singularity_image: {error}") from error
+            await sandbox.close()
+
+    async def create(self, spec: SandboxSpec) -> RemoteSandbox:
+        """Make one sandbox. ``NotSupported`` where ``spec`` asks for what this backend lacks."""
+        image = spec.image or self._config.singularity_image
+        if image is None:
+            raise NotSupported(
+                "the task names no image for the singularity backend: set --env.singularity_image"
+            )
+        _refuse_unsupported(spec)
+        _, _, images = await self._begin()
+        path = await images.ready(image)
+        async with self._creating:
+            instance, family, directory = await self._start(spec, path)
+            return await self._enter(spec, image, instance, family, directory)
+
+    async def close(self) -> None:
+        """Release all sandboxes that still live, and the run's directory."""
+        self._closed = True
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+        if self._directory is not None:
+            await asyncio.to_thread(self._directory.remove)
+
+    async def _begin(self) -> tuple[Engine, RunDirectory, Images]:
+        async with self._checking:
+            if self._closed:
+                raise SandboxError("the backend is closed")
+            if self._engine is None or self._directory is None or self._images is None:
+                self._engine = Engine.find()
+                await _reap(self._engine)
+                self._directory = await asyncio.to_thread(RunDirectory, self._run_id)
+                self._images = Images(self._engine, self._directory.path / "images")
+            return self._engine, self._directory, self._images
+
+    async def _start(self, spec: SandboxSpec, image: str) -> tuple[Instance, str, Path]:
+        """Start an instance; the first one finds out what works here."""
+        if self._probed:
+            return await self._start_with(self._features, spec, image)
+        async with self._probing:
+            while not self._probed:
+                try:
+                    started = await self._start_with(self._features, spec, image)
+                except SandboxError as error:
+                    self._features = self._features.without_cause(error)
+                    logger.info("trying without: %s", error)
+                else:
+                    self._probed = True
+                    return started
+        return await self._start_with(self._features, spec, image)
+
+    async def _start_with(
+        self, features: Features, spec: SandboxSpec, image: str
+    ) -> tuple[Instance, str, Path]:
+        engine, run, _ = await self._begin()
+        family = new_family()
+        name = f"{run.name}-{family}"
+        directory = run.path / name
+        await asyncio.to_thread(_make_directories, directory)
+        arguments = start_arguments(
+            features,
+            image=image,
+            name=name,
+            overlay=directory / "overlay",
+            network=spec.network.mode == "public",
+            limits=self._limits(spec),
+        )
+        try:
+            await engine.run(arguments)
+            found = await engine.instances(name)
+            if not found:
+                raise SandboxError(f"instance {name} ended at once")
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(_discard(engine, name, directory)))
+            raise
+        return found[0], family, directory
+
+    async def _enter(
+        self, spec: SandboxSpec, image: str, instance: Instance, family: str, directory: Path
+    ) -> RemoteSandbox:
+        assert self._engine is not None
+        machine = InstanceMachine(self._engine, self._features, instance, family, directory)
+        try:
+            home, user, working_directory = await _look_around(machine, spec.working_directory)
+        except BaseException:
+            await machine.release()
+            raise
+        machine.scratch = _SCRATCH
+        place = Place(
+            family=family,
+            home=home,
+            working_directory=working_directory,
+            scratch=_SCRATCH,
+            user=user,
+            environment={"HOME": home, "USER": user, "LANG": "C.UTF-8", "TERM": "dumb"}
+            | dict(spec.environment),
+            prelude=self._prelude(spec),
+        )
+        sandbox = RemoteSandbox(machine, self._info(spec, image, instance), place)
+        machine.on_released = lambda: self._live.discard(sandbox)
+        self._live.add(sandbox)
+        if self._closed:
+            await sandbox.close()
+            raise SandboxError("the backend is closed")
+        return sandbox
+
+    def _limits(self, spec: SandboxSpec) -> Limits:
+        wanted, config = spec.resources, self._config
+        return Limits(
+            memory_mb=wanted.memory_mb or config.sandbox_memory_mb or _DEFAULT_MEMORY_MB,
+            processes=wanted.processes or config.sandbox_processes or _DEFAULT_PROCESSES,
+            cpus=wanted.cpus,
+        )
+
+    def _prelude(self, spec: SandboxSpec) -> str:
+        if self._features.control_groups:
+            return _FORGET
+        return f"{_FORGET}\n{process_limit(self._limits(spec).processes)}"
+
+    def _info(self, spec: SandboxSpec, image: str, instance: Instance) -> SandboxInfo:
+        limits = self._limits(spec)
+        resources: dict[str, float] = {}
+        if self._features.control_groups:
+            resources = {"memory_mb": float(limits.memory_mb), "processes": float(limits.processes)}
+            if limits.cpus is not None:
+                resources["cpus"] = limits.cpus
+        limitations = list(self._features.limitations())
+        if spec.network.mode == "public":
+            limitations.append("the network is the host's, its loopback included")
+        return SandboxInfo(
+            backend=self.name,
+            isolation="container" if self._features.root else "container (unprivileged)",
+            network=spec.network.mode,
+            id=instance.name,
+            resources=resources,
+            image=image,
+            limitations=limitations,
+        )
+
+
+async def _look_around(machine: InstanceMachine, working_directory: str | None) -> tuple[str, str, str]:
+    """Home, user and working directory inside; what is missing of them is made."""
+    wanted = quote(working_directory or "")
+    output = WholeOutput()
+    program = (
+        f"{{\nw={wanted}; h=${{HOME:-/}}; case $w in /*) ;; *) w=$h${{w:+/$w}} ;; esac\n"
+        f'mkdir -p -- "$h" "$w" && mkdir -p -m 700 {_SCRATCH} && cd "$w" || exit 1\n'
+        'printf \'%s\\n\' "$h" "$(id -un 2>/dev/null || id -u)" "$w"\n}'
+    )
+    channel = await machine.open(program.encode("utf-8", "surrogateescape"), output.receive)
+    try:
+        ended = await channel.wait()
+    finally:
+        channel.close()
+    lines = output.stdout.decode("utf-8", "surrogateescape").splitlines()
+    if ended.code or len(lines) != 3:
+        text = output.stderr.decode("utf-8", "replace").strip()
+        raise SandboxError(f"the image cannot be used: {text or f'exit code {ended.code}'}")
+    return lines[0], lines[1], lines[2]
+
+
+async def _reap(engine: Engine) -> None:
+    """Kill the instances of dead runs, and remove their files."""
+    dead = await asyncio.to_thread(dead_runs)
+    if not dead:
+        return
+    running = {instance.name: instance for instance in await engine.instances()}
+    for run in dead:
+        for name, instance in running.items():
+            if name.startswith(f"{run.name}-"):
+                await asyncio.to_thread(_kill_instance, instance)
+        try:
+            await asyncio.to_thread(remove_tree, str(run))
+        except OSError as error:
+            logger.warning("%s is left of a dead run: %s", run, error)
+
+
+async def _discard(engine: Engine, name: str, directory: Path) -> None:
+    """Remove what an instance that was not to be has left."""
+    for instance in await engine.instances(name):
+        await asyncio.to_thread(_kill_instance, instance)
+    await asyncio.to_thread(remove_tree, str(directory))
+
+
+def _kill_instance(instance: Instance) -> None:
+    """Kill an instance that nobody uses, wait for its end, remove its logs."""
+    import os
+    import signal
+    import time
+
+    master = process_table.parent_of(instance.pid)
+    if f"[{instance.name}]" in process_table.command_line(master):  # else the number is another's by now
+        os.kill(instance.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10.0
+        while process_table.command_line(master) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    for path in instance.logs:
+        Path(path).unlink(missing_ok=True)
+
+
+def _make_directories(directory: Path) -> None:
+    directory.mkdir(0o700)
+    (directory / "overlay").mkdir(0o755)
+
+
+def _refuse_unsupported(spec: SandboxSpec) -> None:
+    if spec.network.mode == "allow-list":
+        raise NotSupported("the singularity backend cannot limit the network to a list of hosts")
+    if spec.resources.gpus:
+        raise NotSupported("the singularity backend gives no GPU to a sandbox")

@@ -1,0 +1,208 @@
+"""One instance as a machine for ``RemoteSandbox``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from environments.errors import SandboxBroken, SandboxError
+from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
+from environments.sandboxes.remote_shell.output import WholeOutput
+from environments.sandboxes.remote_shell.program import framed, quote
+from environments.sandboxes.singularity import process_table
+from environments.sandboxes.singularity.engine import Engine, Instance
+from environments.sandboxes.singularity.options import Features, exec_arguments
+from environments.sandboxes.singularity.program_process import ACKNOWLEDGEMENT, ProgramProcess
+
+_TRIES = 3
+_PATIENCE = 15.0
+_SHELL = ["/bin/sh", "-c", 'read -r n; eval "$(head -c "$n")"']
+
+
+class InstanceMachine(Machine):
+    """Runs each program by one child process of the engine.
+
+    Joining an instance takes the engine about 0.1 s, so one child waits in it for the next program.
+    """
+
+    def __init__(
+        self, engine: Engine, features: Features, instance: Instance, family: str, directory: Path
+    ) -> None:
+        """Take charge of a running instance. ``SandboxError`` where it ended meanwhile."""
+        self._engine = engine
+        self._features = features
+        self._instance = instance
+        self._family = family
+        self._directory = directory
+        self._namespace = process_table.process_namespace(instance.pid)
+        self._master = process_table.parent_of(instance.pid)
+        try:
+            self._pidfd = os.pidfd_open(instance.pid)
+        except ProcessLookupError:
+            raise SandboxError(f"instance {instance.name} ended at once") from None
+        self._spare: ProgramProcess | None = None
+        self._children: set[ProgramProcess] = set()
+        self._busy = 0
+        self._broken = False
+        self._released = False
+        self.scratch = ""
+        self.on_released: Callable[[], None] = _nothing
+
+    @property
+    def running(self) -> bool:
+        """Whether its init still runs."""
+        return not self._released and _runs(self._pidfd)
+
+    async def open(self, program: bytes, receive: Receiver, *, pty: bool = False) -> Channel:
+        """Have ``sh`` run ``program`` in the instance."""
+        if pty:
+            return await self._open_in_terminal(program, receive)
+        source = framed(b"{\nprintf " + ACKNOWLEDGEMENT + b"\n" + program + b"\n}")
+        complaint = ""
+        for _ in range(_TRIES):  # the agent may have killed the child that waited
+            self._check_running()
+            child = self._take_child()
+            try:
+                begun = await child.begin(source, receive)
+            except BaseException:
+                child.close()
+                raise
+            if begun:
+                self._prepare_child()
+                return child
+            complaint = child.complaint
+            child.close()
+        self._check_running()
+        reason = f"nothing runs any more in {self._instance.name}: {complaint[-500:]}"
+        if await self._engine.instances(self._instance.name):  # the engine is well, so the agent did it
+            raise SandboxBroken(reason)
+        raise SandboxError(reason)
+
+    async def kill(self, mark: str) -> None:
+        """Kill every process whose mark begins with ``mark``."""
+        self._check_running()
+        if mark == self._family:
+            init = self._instance.pid
+            left = await asyncio.to_thread(process_table.kill_namespace, self._namespace, init)
+            left += await asyncio.to_thread(process_table.kill_marked, mark, self._namespace)
+        else:
+            left = await asyncio.to_thread(process_table.kill_marked, mark, self._namespace)
+        if left:
+            raise SandboxError(f"{left} processes of {self._instance.name} cannot be killed")
+
+    async def alive(self) -> bool:
+        """Whether a program can run in it."""
+        if not self.running:
+            return False
+        output = WholeOutput()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                channel = await self.open(b"{\necho yes\n}", output.receive)
+                try:
+                    return (await channel.wait()).code == 0 and output.stdout == b"yes\n"
+                finally:
+                    channel.close()
+        except (SandboxError, TimeoutError):
+            return False
+
+    async def release(self) -> None:
+        """Kill the instance, which takes all its processes with it, and remove its files."""
+        if self._released:
+            return
+        self._released = True
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            await self._wait_for_end()
+            for child in list(self._children):
+                child.close()
+            await asyncio.to_thread(self._remove_files)
+        finally:
+            os.close(self._pidfd)
+            self.on_released()
+
+    def _take_child(self) -> ProgramProcess:
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.running:
+            return spare
+        return self._start(_SHELL)
+
+    def _prepare_child(self) -> None:
+        if self._spare is None and self.running:
+            with contextlib.suppress(SandboxError):  # then the next program has to say so
+                self._spare = self._start(_SHELL)
+
+    def _start(self, command: list[str], *, pty: bool = False) -> ProgramProcess:
+        arguments = exec_arguments(self._features, self._instance.name, command)
+        try:
+            child = ProgramProcess([self._engine.path, *arguments], self._engine.environment(), pty=pty)
+        except OSError as error:
+            raise SandboxError(f"{self._engine.path} cannot be run: {error}") from error
+        self._children.add(child)
+        watching = asyncio.ensure_future(child.gone())
+        watching.add_done_callback(lambda _: self._children.discard(child))
+        return child
+
+    async def _open_in_terminal(self, program: bytes, receive: Receiver) -> Channel:
+        """A terminal would echo a program and cut its lines, so the program goes by a file."""
+        file = f"{self.scratch}/program-{secrets.token_hex(8)}"
+        output = WholeOutput()
+        saving = f"{{\numask 077\nexec cat >{quote(file)}\n}}".encode()
+        channel = await self.open(saving, output.receive)
+        try:
+            await channel.write(program)
+            channel.close_stdin()
+            if (await channel.wait()).code:
+                raise SandboxBroken(f"no terminal can be started: {output.stderr[-500:]!r}")
+        finally:
+            channel.close()
+        child = self._start(["/bin/sh", "-c", 'p=$(cat "$1"); rm -f "$1"; eval "$p"', "sh", file], pty=True)
+        child.listen(receive)
+        return child
+
+    def _check_running(self) -> None:
+        """Raise where init is gone. Nothing inside can kill it; only memory that ran out, or an outsider."""
+        if self.running:
+            return
+        if self._children:
+            self._broken = True
+        if self._broken:
+            raise SandboxBroken(f"instance {self._instance.name} died while a command ran in it")
+        raise SandboxError(f"instance {self._instance.name} is gone")
+
+    async def _wait_for_end(self) -> None:
+        """Wait until init and the engine's process above it are gone: then its mounts are, too."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        while asyncio.get_running_loop().time() < deadline:
+            if not _runs(self._pidfd) and not self._master_runs():
+                return
+            await asyncio.sleep(0.01)
+
+    def _master_runs(self) -> bool:
+        return f"[{self._instance.name}]" in process_table.command_line(self._master)
+
+    def _remove_files(self) -> None:
+        for path in self._instance.logs:
+            Path(path).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # left for the next start
+            remove_tree(str(self._directory))
+
+
+def _runs(pidfd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _nothing() -> None:
+    """No one waits for the release yet."""

@@ -1,0 +1,95 @@
+"""Processes of an instance, seen from the host, where nothing in the sandbox can hide or hinder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from environments.sandboxes.local.inside.processes import send_signal, state
+from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE
+
+_Predicate = Callable[[int], bool]
+_LIMIT = LIMIT_NAME.encode()
+_VARIABLE = f"{MARK_VARIABLE}=".encode()
+
+
+def kill_marked(mark: str, namespace: str, patience: float = 10.0) -> int:
+    """Kill all processes whose mark begins with ``mark``. Returns how many are left.
+
+    ``namespace`` is that of the instance's processes: in it an environment variable is believed as
+    well. Blocking: call it in a thread.
+    """
+    wanted = mark.encode()
+    return _kill(lambda pid: _bears(pid, wanted, namespace), patience)
+
+
+def kill_namespace(namespace: str, init: int, patience: float = 10.0) -> int:
+    """Kill all processes of an instance but its init. Returns how many are left. Blocking."""
+    return _kill(lambda pid: pid != init and process_namespace(pid) == namespace, patience)
+
+
+def process_namespace(pid: int) -> str:
+    """Name of a process's process namespace; empty where it cannot be told."""
+    try:
+        return Path(f"/proc/{pid}/ns/pid").readlink().name
+    except OSError:
+        return ""
+
+
+def parent_of(pid: int) -> int:
+    """Number of the parent, 0 where there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def command_line(pid: int) -> str:
+    """How a process calls itself; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _kill(wanted: _Predicate, patience: float) -> int:
+    """Freeze until a look finds nothing new, since what is frozen cannot fork; kill; look again."""
+    deadline = time.monotonic() + patience
+    while True:
+        frozen: set[int] = set()
+        while new := [pid for pid in _living(wanted) if pid not in frozen]:
+            for pid in new:
+                send_signal(pid, signal.SIGSTOP)
+            frozen.update(new)
+            if time.monotonic() > deadline:
+                break
+        living = _living(wanted)
+        if not living or time.monotonic() > deadline:
+            return len(living)
+        for pid in living:
+            send_signal(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _living(wanted: _Predicate) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if wanted(pid) and state(pid) not in "ZX"]
+
+
+def _bears(pid: int, mark: bytes, namespace: str) -> bool:
+    limits = _read(f"/proc/{pid}/limits")
+    _, _, rest = limits.partition(_LIMIT)
+    if rest.lstrip().startswith(mark):
+        return True
+    if process_namespace(pid) != namespace:
+        return False
+    return any(entry.startswith(_VARIABLE + mark) for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
