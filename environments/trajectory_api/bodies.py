@@ -1,0 +1,91 @@
+"""Request bodies: content encodings undone, within limits."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from typing import Any
+
+from environments.trajectory_api.refusals import Refused
+
+_STEP = 1 << 20
+
+
+def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
+    """The content of a body. ``encoding`` is the Content-Encoding header; ``limit`` bounds the content.
+
+    Raises ``Refused``: 413 beyond the limit, 415 for an unknown encoding, 400 for a broken body.
+    """
+    names = [name.strip().lower() for name in encoding.split(",") if name.strip()]
+    for name in reversed(names):
+        if name in ("gzip", "x-gzip"):
+            body = _gunzip(body, limit)
+        elif name == "deflate":
+            body = _inflate(body, zlib.decompressobj(), limit)[0]
+        elif name == "zstd":
+            body = _unzstd(body, limit)
+        elif name != "identity":
+            raise Refused("Content-Encoding", f"{name!r} is not known: use gzip, zstd or none", status=415)
+    if len(body) > limit:
+        raise too_large(limit)
+    return body
+
+
+def too_large(limit: int) -> Refused:
+    """The refusal of a body beyond ``limit`` bytes."""
+    return Refused("body", f"longer than {limit} bytes", status=413)
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    """Undo gzip, of one member or several."""
+    content = b""
+    while body:
+        part, body = _inflate(body, zlib.decompressobj(zlib.MAX_WBITS | 16), limit - len(content))
+        content = content + part if content else part
+    return content
+
+
+def _inflate(body: bytes, decoder: Any, limit: int) -> tuple[bytes, bytes]:
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while not decoder.eof:
+            part = decoder.decompress(body, max(_STEP, 4 * len(body)) if not parts else _STEP)
+            if not part and not decoder.unconsumed_tail and not decoder.eof:
+                raise Refused("body", "the compressed body is truncated", status=400)
+            body = decoder.unconsumed_tail
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+    except zlib.error as error:
+        raise Refused("body", f"Invalid gzip payload: {error}", status=400) from error
+    return b"".join(parts), decoder.unused_data
+
+
+def zstd_module() -> Any:
+    """The ``zstandard`` package where it is installed, else None."""
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError:
+        return None
+
+
+def _unzstd(body: bytes, limit: int) -> bytes:
+    zstd = zstd_module()
+    if zstd is None:
+        raise Refused("Content-Encoding", "zstd needs the package zstandard on the server", status=415)
+    decoder = zstd.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    try:
+        for start in range(0, len(body), 1 << 14):  # small steps, so that a bomb is found before it swells
+            parts.append(decoder.decompress(body[start : start + (1 << 14)]))
+            size += len(parts[-1])
+            if size > limit:
+                raise too_large(limit)
+    except zstd.ZstdError as error:
+        raise Refused("body", f"invalid zstd payload: {error}", status=400) from error
+    if not decoder.eof:
+        raise Refused("body", "the compressed body is truncated", status=400)
+    return b"".join(parts)

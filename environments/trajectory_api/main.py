@@ -1,0 +1,140 @@
+"""``run-api``: the trajectory API as a program."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from environments.errors import ConfigError, HermesError
+
+TOKEN_VARIABLE = "TRAJECTORY_API_TOKEN"
+"""Where server and clients look for the bearer token."""
+
+DATA_DIRECTORY = "trajectory_api_data"
+
+logger = logging.getLogger(__name__)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        prog="run-api",
+        allow_abbrev=False,
+        description="Serve the trajectory API: environments leave scored groups, trainers fetch batches.",
+    )
+    options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    options.add_argument("--port", type=int, default=8000, help="port (default: %(default)s)")
+    options.add_argument(
+        "--data",
+        type=Path,
+        default=Path(DATA_DIRECTORY),
+        metavar="DIR",
+        help="directory that keeps everything over restarts (default: ./%(default)s)",
+    )
+    options.add_argument(
+        "--token",
+        help=f"ask every caller for this bearer token; better set {TOKEN_VARIABLE}, or --token-file",
+    )
+    options.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the token")
+    options.add_argument(
+        "--max-body-mb", type=int, default=256, metavar="MB", help="longest body (default: %(default)s)"
+    )
+    options.add_argument(
+        "--max-queue",
+        type=int,
+        default=4096,
+        metavar="GROUPS",
+        help="waiting groups at which clients that understand it get 429 (default: %(default)s)",
+    )
+    options.add_argument(
+        "--lease",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="time without a call after which an environment no longer counts (default: %(default)s)",
+    )
+    options.add_argument(
+        "--durable", action="store_true", help="survive loss of power, not only of the process; slower"
+    )
+    options.add_argument("--reload", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--log-level", default="info", help="debug, info, warning (default: %(default)s)")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server until it is stopped; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(
+        level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
+    )
+    try:
+        return _serve(arguments)
+    except HermesError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    import uvicorn
+
+    from environments.trajectory_api.app import make_app
+    from environments.trajectory_api.service import Limits, Service
+    from environments.trajectory_api.store import Store
+
+    token = _token(arguments)
+    if not token and not _is_loopback(arguments.host):
+        logger.warning("%s is open to the network and no token is set (%s)", arguments.host, TOKEN_VARIABLE)
+    limits = Limits(body=arguments.max_body_mb << 20, queue=arguments.max_queue, lease=arguments.lease)
+    store = Store(arguments.data, durable=arguments.durable)
+    try:
+        service = Service(store, limits)
+        for namespace, job in service.jobs.items():
+            logger.info("%s: going on at step %d with %d groups", namespace, job.step, len(job.queue))
+            for batch in job.batches.values():
+                if batch.state == "undelivered":
+                    logger.warning(
+                        "%s: batch %d (%d sequences) may not have reached the trainer; kept, see /batches",
+                        namespace,
+                        batch.id,
+                        batch.size,
+                    )
+        logger.info("trajectory API on http://%s:%d, data in %s", arguments.host, arguments.port, store.path)
+        config = uvicorn.Config(
+            make_app(service, token=token),
+            host=arguments.host,
+            port=arguments.port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=10,
+            h11_max_incomplete_event_size=1 << 16,
+        )
+        server = uvicorn.Server(config)
+        server.run()
+        return 0 if server.started else 1
+    finally:
+        store.close()
+
+
+def _token(arguments: argparse.Namespace) -> str | None:
+    if arguments.token_file is not None:
+        try:
+            return str(arguments.token_file.read_text().strip()) or None
+        except OSError as error:
+            raise ConfigError(f"--token-file {arguments.token_file}: {error.strerror}") from error
+    return arguments.token or os.environ.get(TOKEN_VARIABLE) or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
