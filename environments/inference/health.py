@@ -4,7 +4,9 @@ A pure state machine. Time is whatever monotonic clock the caller passes in.
 
 - closed: calls go through; ``threshold`` failures in a row, or a decisive one, open it;
 - open: nobody calls until the back-off is over; it doubles with each opening up to ``longest``;
-- half-open: one call is let through; its success closes, its failure opens again.
+- half-open: one call is let through; its success closes, its failure opens again. A long reply must not
+  keep everybody out meanwhile: a call that has not failed after ``proving`` seconds closes as well, and
+  then the next failure of any call opens again.
 
 Beside it a pause that the server asked for (Retry-After): not a failure, only a time not to call.
 """
@@ -38,28 +40,26 @@ class Health:
     threshold: int = 3
     shortest: float = 1.0
     longest: float = 60.0
+    proving: float = 5.0
     state: State = State.CLOSED
     paused_until: float = 0.0
     _failures: int = 0
     _openings: int = 0
     _reopens_at: float = 0.0
+    _proven_at: float = 0.0
     _epoch: int = 0
 
     def admissible(self, now: float) -> bool:
         """Whether ``admit`` would give a permit."""
-        if now < self.paused_until or self.state is State.HALF_OPEN:
-            return False
-        return self.state is State.CLOSED or now >= self._reopens_at
+        return now >= self.paused_until and now >= self._barred_until()
 
     def paused(self, now: float) -> bool:
         """Whether only a pause stands in the way."""
         return self.state is State.CLOSED and now < self.paused_until
 
     def next_change(self, now: float) -> float | None:
-        """When the passing of time alone could make the server admissible, None while it cannot."""
-        if self.admissible(now) or self.state is State.HALF_OPEN:
-            return None
-        return max(self.paused_until, self._reopens_at if self.state is State.OPEN else now)
+        """When the passing of time alone makes the server admissible, None where it is already."""
+        return None if self.admissible(now) else max(self.paused_until, self._barred_until())
 
     def admit(self, now: float) -> Permit | None:
         """Leave to call now, or None."""
@@ -67,7 +67,11 @@ class Health:
             return None
         if self.state is State.OPEN:
             self.state = State.HALF_OPEN
+            self._proven_at = now + self.proving
             return Permit(self._epoch, probe=True)
+        if self.state is State.HALF_OPEN:
+            self.state = State.CLOSED
+            self._failures = self.threshold - 1
         return Permit(self._epoch, probe=False)
 
     def succeeded(self) -> None:
@@ -95,6 +99,11 @@ class Health:
     def pause(self, until: float) -> None:
         """The server asked not to be called before ``until``."""
         self.paused_until = max(self.paused_until, until)
+
+    def _barred_until(self) -> float:
+        if self.state is State.CLOSED:
+            return 0.0
+        return self._reopens_at if self.state is State.OPEN else self._proven_at
 
     def _open(self, now: float) -> None:
         self.state = State.OPEN

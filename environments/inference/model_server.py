@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from environments.inference.transport import Target, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message
 from environments.tool_call_parsers.base import ToolCallParser
+
+_NAMES_N = re.compile(r"['\"`]n\\?['\"`]")
 
 Reply_co = TypeVar("Reply_co", covariant=True)
 Reply = TypeVar("Reply")
@@ -219,6 +222,10 @@ class ModelServer:
         if "stream_options" in body and "stream_options" in error.body:
             self.asks_for_usage = False
             del body["stream_options"]
+            return True
+        if body.get("n", 1) > 1 and _NAMES_N.search(error.body):
+            self.ignores_n = True  # the caller asks for the missing replies one by one
+            del body["n"]
             return True
         if body.get("stream") and '"stream"' in error.body:
             self.streams = False

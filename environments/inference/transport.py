@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -41,7 +41,7 @@ class Target:
 
     label: str
     base_url: str
-    key: str
+    key: str = field(repr=False)
     private: bool
 
     def headers(self) -> dict[str, str]:

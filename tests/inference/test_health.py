@@ -50,6 +50,20 @@ def test_failures_of_calls_from_before_the_opening_say_nothing_new() -> None:
     assert health.state is State.HALF_OPEN
 
 
+def test_a_long_reply_does_not_keep_everybody_out() -> None:
+    health = Health(shortest=1.0, proving=5.0)
+    first = health.admit(0.0)
+    assert first is not None
+    health.failed(first, 0.0, decisive=True)
+    probe = health.admit(1.0)
+    assert probe is not None
+    assert health.admit(5.9) is None
+    assert health.next_change(5.9) == 6.0
+    assert health.admit(6.0) is not None
+    health.failed(probe, 7.0)
+    assert health.admit(7.0) is None
+
+
 class Breaker(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +71,7 @@ class Breaker(RuleBasedStateMachine):
         self.now = 0.0
         self.permits: list[Permit] = []
 
-    @rule(seconds=st.floats(0, 10))
+    @rule(seconds=st.integers(0, 10))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
@@ -81,7 +95,7 @@ class Breaker(RuleBasedStateMachine):
         else:
             self.health.failed(permit, self.now, decisive=outcome == "decisive")
 
-    @rule(seconds=st.floats(0, 20))
+    @rule(seconds=st.integers(0, 20))
     def pause(self, seconds: float) -> None:
         self.health.pause(self.now + seconds)
         assert not self.health.admissible(self.now) or seconds == 0
@@ -91,7 +105,7 @@ class Breaker(RuleBasedStateMachine):
         change = self.health.next_change(self.now)
         if self.health.state is State.HALF_OPEN:
             assert any(permit.probe for permit in self.permits)
-        elif change is not None:
+        if change is not None:
             assert change > self.now
             assert self.health.admissible(change)
         else:
