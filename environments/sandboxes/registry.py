@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 _BACKENDS = {
     "local": "environments.sandboxes.local.backend:LocalBackend",
+    "docker": "environments.sandboxes.docker.backend:DockerBackend",
     "ssh": "environments.sandboxes.ssh.backend:SSHBackend",
     "singularity": "environments.sandboxes.singularity.backend:SingularityBackend",
 }
 
-_NOT_YET = frozenset({"docker", "modal", "daytona"})
+_NOT_YET = frozenset({"modal", "daytona"})
 """Names that are part of the product; their backends are not part of this version."""
 
 

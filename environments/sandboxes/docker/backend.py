@@ -1,0 +1,199 @@
+"""The backend: one engine, its images, and the containers of one run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from environments.errors import NotSupported, SandboxError
+from environments.records import SandboxInfo
+from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.docker import files, scripts
+from environments.sandboxes.docker.address import find_address
+from environments.sandboxes.docker.commands import Commands
+from environments.sandboxes.docker.containers import (
+    Container,
+    find_containers,
+    make_container,
+    our_containers,
+    remove_container,
+)
+from environments.sandboxes.docker.engine import Engine, EngineError
+from environments.sandboxes.docker.execution import NotStarted
+from environments.sandboxes.docker.guard import Guard
+from environments.sandboxes.docker.images import Image, Images
+from environments.sandboxes.docker.ownership import RUN, is_abandoned
+from environments.sandboxes.docker.request import Limits, container_body, limits_of
+from environments.sandboxes.docker.sandbox import DockerSandbox
+
+if TYPE_CHECKING:
+    from environments.config import HermesAgentEnvConfig
+
+logger = logging.getLogger(__name__)
+
+SCRATCH = "/tmp/.hermes"
+
+_REMOVALS_AT_ONCE = 8
+
+
+class DockerBackend(Backend):
+    """Sandboxes as containers of the engine that ``DOCKER_HOST`` or Docker's settings name."""
+
+    name = "docker"
+    capabilities = Capabilities(
+        images=True,
+        network_modes=frozenset({"none", "public"}),
+        resources=frozenset({"cpus", "memory_mb", "processes", "gpus"}),
+        gpu=True,
+    )
+
+    def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:
+        self._config = config
+        self._run_id = run_id or f"run-{secrets.token_hex(4)}"
+        self._engine = Engine(find_address())
+        self._images = Images(self._engine)
+        self._creating = asyncio.Semaphore(config.sandbox_creation_concurrency)
+        self._sandboxes: dict[str, DockerSandbox] = {}
+        self._engine_has = {"storage"}
+        self._host: dict[str, Any] | None = None
+
+    async def check(self) -> None:
+        """Reach the engine, and remove what runs that are dead left on it. Raises ``SandboxError``."""
+        try:
+            self._host = await self._engine.call("GET", "/info")
+        except EngineError as error:
+            failure = SandboxError(str(error))
+            failure.fatal = True
+            raise failure from error
+        await self.reap()
+
+    async def reap(self) -> int:
+        """Remove containers whose run is dead or whose deadline is over; how many there were."""
+        found = await our_containers(self._engine)
+        abandoned = [entry["Id"] for entry in found if is_abandoned(entry.get("Labels") or {})]
+        if abandoned:
+            logger.info("removing %d containers that an earlier run left", len(abandoned))
+        await self._remove(abandoned)
+        return len(abandoned)
+
+    async def create(self, spec: SandboxSpec) -> DockerSandbox:
+        """Make a container from the task's image, ready for commands."""
+        if spec.network.mode not in self.capabilities.network_modes:
+            raise NotSupported(
+                f"the docker backend offers the networks none and public, not {spec.network.mode}"
+            )
+        if spec.image is None:
+            raise NotSupported(
+                "the docker backend needs an image and this task names none: give one in the environment's "
+                "rollout(item, image=...), or use --env.terminal_backend local"
+            )
+        image = await self._images.get(spec.image)
+        async with self._creating:
+            return await self._create(spec, image)
+
+    async def close(self) -> None:
+        """Remove what the run still holds, unconfirmed containers included."""
+        await self._images.close()
+        try:
+            await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))
+            left = await find_containers(self._engine, f"{RUN}={self._run_id}")
+            await self._remove([entry["Id"] for entry in left])
+        except EngineError as error:
+            logger.warning("containers of this run may be left; the next run removes them: %s", error)
+        finally:
+            await self._engine.close()
+
+    # -- making one -----------------------------------------------------------------------------
+
+    async def _create(self, spec: SandboxSpec, image: Image) -> DockerSandbox:
+        host = await self._host_description()
+        limits = limits_of(spec, self._config, host)
+        identity = f"{self._run_id}-{secrets.token_hex(6)}"
+        body = container_body(
+            spec, image, limits, self._run_id, identity, with_storage="storage" in self._engine_has
+        )
+        name = f"hermes-{identity}"
+        try:
+            container = await make_container(
+                self._engine, name, body, spec.lifetime, engine_has=self._engine_has
+            )
+        except EngineError as error:
+            raise _creation_error(error, spec) from error
+        try:
+            return await self._prepare(container, spec, image, limits, name)
+        except BaseException:
+            await asyncio.shield(container.remove())
+            raise
+
+    async def _prepare(
+        self, container: Container, spec: SandboxSpec, image: Image, limits: Limits, name: str
+    ) -> DockerSandbox:
+        guard = Guard(self._engine, container.id, limits.processes)
+        commands = Commands(self._engine, container, guard)
+        try:
+            home, directory = await self._look_around(container, commands, guard, spec, image)
+        except BaseException:
+            await commands.close()
+            raise
+        info = SandboxInfo(
+            backend=self.name,
+            isolation="container",
+            network=spec.network.mode,
+            id=name,
+            resources=limits.in_force(storage="storage" in self._engine_has),
+            image=spec.image,
+            image_digest=image.digest,
+            limitations=limits.limitations(storage="storage" in self._engine_has),
+        )
+        sandbox = DockerSandbox(container, commands, info, home, directory, SCRATCH, self._forget)
+        self._sandboxes[name] = sandbox
+        return sandbox
+
+    async def _look_around(
+        self, container: Container, commands: Commands, guard: Guard, spec: SandboxSpec, image: Image
+    ) -> tuple[str, str]:
+        """Home and working directory of the default user; both exist afterwards, and so does scratch."""
+        directory = spec.working_directory or ""
+        prepare = scripts.shell_command(scripts.PREPARE, SCRATCH, directory, image.user)
+        try:
+            _, prepared, probe = await asyncio.gather(
+                guard.start(), commands.run(prepare, user="0"), commands.program(scripts.PROBE)
+            )
+        except (NotStarted, TimeoutError) as error:
+            raise NotSupported(
+                f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh and sleep: {error}"
+            ) from error
+        if prepared.exit_code != 0:
+            text = prepared.stderr.decode("utf-8", "replace").strip()
+            raise SandboxError(f"the sandbox's directories cannot be made: {text}")
+        files.check(files.Outcome(0 if probe.stdout.count(b"\0") == 2 else 1, b"", probe.stderr), "sandbox")
+        home, current, tar = probe.stdout.decode("utf-8", "surrogateescape").split("\0")
+        container.has_tar = bool(tar)
+        return home or "/", directory or current
+
+    async def _host_description(self) -> dict[str, Any]:
+        if self._host is None:
+            self._host = await self._engine.call("GET", "/info")
+        assert self._host is not None
+        return self._host
+
+    def _forget(self, name: str) -> None:
+        self._sandboxes.pop(name, None)
+
+    async def _remove(self, identities: list[str]) -> None:
+        turns = asyncio.Semaphore(_REMOVALS_AT_ONCE)
+
+        async def remove(identity: str) -> None:
+            async with turns:
+                await remove_container(self._engine, identity)
+
+        await asyncio.gather(*map(remove, identities))
+
+
+def _creation_error(error: EngineError, spec: SandboxSpec) -> SandboxError:
+    text = str(error)
+    if "executable file not found" in text or "no such file or directory" in text:
+        return NotSupported(f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh: {text}")
+    return SandboxError(f"the sandbox could not be made: {text}")

@@ -1,0 +1,322 @@
+"""The commands of one container: running them, ending them, and telling why one could not run."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from environments.errors import SandboxBroken, SandboxError
+from environments.sandboxes.base import ExecResult
+from environments.sandboxes.docker.containers import Container
+from environments.sandboxes.docker.engine import Engine, EngineError
+from environments.sandboxes.docker.execution import STDOUT, Execution, NotStarted, Request, start
+from environments.sandboxes.docker.files import Outcome
+from environments.sandboxes.docker.guard import Guard
+from environments.sandboxes.docker.process import DockerProcess
+from environments.sandboxes.docker.scripts import shell_command
+from environments.sandboxes.local.inside.output import CappedOutput
+
+MARK = "HERMES_COMMAND"
+"""Variable in the environment of every command, by which its orphans are told from others."""
+
+_DRAIN_PATIENCE = 5.0
+_LARGEST_MESSAGE = 20_000
+_TIMED_OUT = 124
+_KILLED = 128 + signal.SIGKILL
+
+
+class _Output:
+    """Both streams of a command, capped."""
+
+    def __init__(self, limit: int) -> None:
+        self.out, self.err = CappedOutput(limit), CappedOutput(limit)
+
+    async def read(self, execution: Execution) -> None:
+        async for stream, data in execution.chunks():
+            (self.out if stream == STDOUT else self.err).add(data)
+
+
+class _Whole(_Output):
+    """The same without a limit on standard output."""
+
+    def __init__(self) -> None:
+        super().__init__(_LARGEST_MESSAGE)
+        self.data = bytearray()
+
+    async def read(self, execution: Execution) -> None:
+        async for stream, data in execution.chunks():
+            if stream == STDOUT:
+                self.data += data
+            else:
+                self.err.add(data)
+
+
+class _Foreground:
+    """A command that somebody waits for."""
+
+    def __init__(self) -> None:
+        self.mark = new_mark()
+        self.alone = True
+        """Whether no other one ran meanwhile."""
+
+
+class Commands:
+    """Runs commands in one container. Every command carries a mark and can be killed as a tree."""
+
+    def __init__(self, engine: Engine, container: Container, guard: Guard) -> None:
+        self._engine = engine
+        self._container = container
+        self._guard = guard
+        self._foreground: list[_Foreground] = []
+        self._processes: list[DockerProcess] = []
+        self._started = 0
+        self._cleaning: set[asyncio.Task[None]] = set()
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        limit: int = _LARGEST_MESSAGE,
+    ) -> ExecResult:
+        """Run a command of ours (one that prints its process number first) to its end."""
+        output = _Output(limit)
+        began = time.monotonic()
+        try:
+            request = Request(argv, environment or {}, user, stdin is not None)
+            code, timed_out = await self._attend(request, output, _feeder(stdin), timeout)
+        except NotStarted as error:
+            code, timed_out = error.exit_code or 126, False
+            output.err.add(str(error).encode() + b"\n")
+        return ExecResult(
+            exit_code=code,
+            stdout=output.out.value(),
+            stderr=output.err.value(),
+            duration=time.monotonic() - began,
+            timed_out=timed_out,
+            killed_by=_signal_of(code),
+            stdout_bytes=output.out.total,
+            stderr_bytes=output.err.total,
+        )
+
+    async def program(self, text: str, *arguments: str, stdin: bytes | None = None) -> Outcome:
+        """Run a shell program of ours; all of its output comes back."""
+        output = _Whole()
+        code = await self.attend_program(text, arguments, output, _feeder(stdin))
+        return Outcome(code, bytes(output.data), output.err.value())
+
+    async def attend_program(
+        self,
+        text: str,
+        arguments: tuple[str, ...],
+        output: Any,
+        feed: Callable[[Execution], Awaitable[None]] | None,
+    ) -> int:
+        """Run a shell program of ours whose input and output the caller handles; its exit code."""
+        request = Request(shell_command('echo "$$" >&2\n' + text, *arguments), stdin=feed is not None)
+        try:
+            code, _ = await self._attend(request, output, feed, None)
+        except NotStarted as error:
+            output.err.add(str(error).encode())
+            return error.exit_code or 126
+        return code
+
+    async def spawn(
+        self, argv: Sequence[str], text: str, *, environment: Mapping[str, str], pty: bool
+    ) -> DockerProcess:
+        """Start a background process. Raises ``SandboxError`` where none can be started."""
+        mark = new_mark()
+        request = Request(argv, {**environment, MARK: f"{mark}."}, stdin=True, tty=pty)
+        try:
+            execution = await self._start(request, mark)
+        except NotStarted as error:
+            raise OSError(f"cannot start a process: {error}") from error
+        self._started += 1
+
+        async def kill() -> None:
+            await self._kill(execution, mark, alone=not self._foreground)
+
+        process = DockerProcess(self._started, text, mark, execution, kill)
+        self._processes.append(process)
+        return process
+
+    async def kill_all(self) -> None:
+        """Kill every process of the agent."""
+        if not await self._guard.kill_everything():
+            raise await self._cannot_kill()
+        for process in self._running_processes():
+            await process.wait(_DRAIN_PATIENCE)
+
+    async def close(self) -> None:
+        """Forget everything; the container is gone."""
+        await self._guard.close()
+        for process in self._processes:
+            await process.release()
+        for task in list(self._cleaning):
+            task.cancel()
+        await asyncio.gather(*self._cleaning, return_exceptions=True)
+
+    # -- one command ----------------------------------------------------------------------------
+
+    async def _attend(
+        self,
+        request: Request,
+        output: Any,
+        feed: Callable[[Execution], Awaitable[None]] | None,
+        timeout: float | None,
+    ) -> tuple[int, bool]:
+        """Exit code of a command and whether it ran out of time. It is dead when this is left."""
+        job = self._enter()
+        try:
+            environment = {**request.environment, MARK: f"{job.mark}."}
+            marked = Request(request.argv, environment, request.user, request.stdin, request.tty)
+            execution = await self._start(marked, job.mark)
+            try:
+                return await self._follow(execution, job, output, feed, timeout)
+            except BaseException:  # cancelled, or the caller's stream failed: nothing of it stays alive
+                await self._in_any_case(self._kill(execution, job.mark, alone=job.alone))
+                raise
+            finally:
+                execution.close()
+        finally:
+            self._foreground.remove(job)
+
+    async def _follow(
+        self,
+        execution: Execution,
+        job: _Foreground,
+        output: Any,
+        feed: Callable[[Execution], Awaitable[None]] | None,
+        timeout: float | None,
+    ) -> tuple[int, bool]:
+        reading = asyncio.ensure_future(output.read(execution))
+        feeding = asyncio.ensure_future(feed(execution)) if feed is not None else None
+        timed_out = False
+        try:
+            await _first_failure({reading}, feeding, timeout)
+            if not reading.done():
+                timed_out = True
+                await self._kill(execution, job.mark, alone=job.alone)
+                await asyncio.wait({reading}, timeout=_DRAIN_PATIENCE)
+            else:
+                reading.result()
+        finally:
+            tasks = [task for task in (reading, feeding) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if timed_out:
+            return _TIMED_OUT, True
+        return await self._result(execution), False
+
+    async def _result(self, execution: Execution) -> int:
+        try:
+            code = await execution.result()
+        except EngineError as error:
+            raise await self._container.why_dead(during_command=True, cause=error) from error
+        if code is None or code in (_KILLED, 255) or code < 0:
+            await self._container.check_running(during_command=True)
+        return _KILLED if code is None or code < 0 else code
+
+    async def _start(self, request: Request, mark: str) -> Execution:
+        """Start a command; when cancelled on the way, whatever did start is killed."""
+        starting = asyncio.ensure_future(start(self._engine, self._container.id, request))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await self._in_any_case(self._abandon(starting, mark))
+            raise
+        except NotStarted as error:
+            await self._container.check_running(during_command=bool(self._running_processes()))
+            if "/bin/sh" in str(error) and ("no such file" in str(error) or "not found" in str(error)):
+                raise SandboxBroken("the sandbox has no /bin/sh any more") from error
+            raise
+        except EngineError as error:
+            busy = bool(self._running_processes())
+            raise await self._container.why_dead(during_command=busy, cause=error) from error
+
+    async def _abandon(self, starting: asyncio.Future[Execution], mark: str) -> None:
+        try:
+            execution = await starting
+        except SandboxError:  # it did not start, or its container is gone
+            return
+        await self._kill(execution, mark, alone=False)
+        execution.close()
+
+    async def _in_any_case(self, work: Any) -> None:
+        """Do something although this task is being cancelled; a second cancellation leaves it to a task."""
+        task: asyncio.Task[None] = asyncio.ensure_future(_quietly(work))
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
+        await asyncio.shield(task)
+
+    async def _kill(self, execution: Execution, mark: str, *, alone: bool) -> None:
+        others = [job.mark for job in self._foreground] + [p.mark for p in self._running_processes()]
+        age = asyncio.get_running_loop().time() - execution.loop_time
+        others = [other for other in others if other != mark]
+        if not await self._guard.kill_tree(execution.process, age, mark, alone=alone, others=others):
+            raise await self._cannot_kill()
+
+    async def _cannot_kill(self) -> SandboxError:
+        await self._container.check_running(during_command=True)
+        return SandboxBroken("the sandbox's processes cannot be killed any more; the agent has broken it")
+
+    def _enter(self) -> _Foreground:
+        job = _Foreground()
+        for other in self._foreground:
+            other.alone = job.alone = False
+        self._foreground.append(job)
+        return job
+
+    def _running_processes(self) -> list[DockerProcess]:
+        return [process for process in self._processes if process.exit_code is None]
+
+
+def new_mark() -> str:
+    """Identity of a command."""
+    return secrets.token_hex(8)
+
+
+def _feeder(stdin: bytes | None) -> Callable[[Execution], Awaitable[None]] | None:
+    if stdin is None:
+        return None
+    data = stdin
+    return lambda execution: execution.feed(data)
+
+
+async def _first_failure(
+    reading: set[asyncio.Future[Any]], feeding: asyncio.Future[Any] | None, timeout: float | None
+) -> None:
+    """Wait for the end of the output, or for a failure of the input, at most ``timeout`` seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    waiting = reading | ({feeding} if feeding is not None else set())
+    while not reading <= {task for task in reading if task.done()}:
+        left = None if deadline is None else max(0.0, deadline - loop.time())
+        done, _ = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            return
+        if feeding in done:
+            assert feeding is not None
+            feeding.result()
+            waiting = set(reading)
+
+
+async def _quietly(work: Awaitable[Any]) -> None:
+    try:
+        await work
+    except SandboxError:  # the sandbox is gone or broken: its next use says so
+        return
+
+
+def _signal_of(code: int) -> int | None:
+    """The engine reports 128 + n both for signal n and for an exit with that code."""
+    number = code - 128
+    return number if number in set(map(int, signal.Signals)) else None

@@ -1,0 +1,225 @@
+"""A container as the engine sees it: made once, looked at, removed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from environments.errors import NotSupported, SandboxBroken, SandboxError
+from environments.sandboxes.docker.engine import Engine, EngineError
+from environments.sandboxes.docker.ownership import FRAMEWORK, LABEL, SANDBOX
+
+logger = logging.getLogger(__name__)
+
+_CREATE_TIMEOUT = 180.0
+_REMOVE_TIMEOUT = 120.0
+_TRIES = 4
+_FIRST_PAUSE = 0.5
+_CHUNK = 1 << 18
+
+
+class Container:
+    """One container of ours."""
+
+    def __init__(self, engine: Engine, identity: str, lifetime: float) -> None:
+        self.id = identity
+        self.has_tar = True
+        self._engine = engine
+        self._deadline = time.time() + lifetime
+        self._lifetime = lifetime
+
+    async def inspect(self) -> dict[str, Any]:
+        """The engine's description. Raises ``EngineError`` (404 where it is gone)."""
+        description: dict[str, Any] = await self._engine.call("GET", f"/containers/{self.id}/json")
+        return description
+
+    async def check_running(self, *, during_command: bool) -> None:
+        """Raise what ``why_dead`` says, unless it runs."""
+        error = await self.why_dead(during_command=during_command, cause=None)
+        if error is not None:
+            raise error
+
+    async def why_dead(self, *, during_command: bool, cause: EngineError | None) -> Any:
+        """The error for a sandbox that did not work: whose doing it was.
+
+        ``during_command`` says whether something of the agent ran. Returns ``cause`` where the
+        container runs (None without one).
+        """
+        try:
+            state = (await self.inspect())["State"]
+        except EngineError as error:
+            if error.status == 404:
+                return SandboxError(f"the container {self.id[:12]} vanished: something else removed it")
+            return error
+        if state.get("Running"):
+            return cause
+        if state.get("ExitCode") == 0 and time.time() >= self._deadline - 5:
+            return SandboxError(f"the sandbox's lifetime of {self._lifetime:.0f} s was over")
+        if state.get("OOMKilled"):
+            return SandboxBroken("the sandbox used up its memory and died")
+        code = state.get("ExitCode")
+        if during_command:
+            return SandboxBroken(f"a command ended the sandbox's own first process (exit code {code})")
+        return SandboxError(
+            f"the container {self.id[:12]} stopped while nothing ran in it (exit code {code})"
+        )
+
+    async def remove(self) -> None:
+        """Remove it with all that is in it. An engine that is gone is logged: the next start reaps."""
+        try:
+            await remove_container(self._engine, self.id)
+        except EngineError as error:
+            logger.warning("the container %s could not be removed: %s", self.id[:12], error)
+
+    async def put_archive(self, stream: AsyncIterator[bytes], directory: str) -> None:
+        """Unpack a tar stream by the engine itself, as root."""
+        query = {"path": directory, "noOverwriteDirNonDir": "true"}
+        path = f"/containers/{self.id}/archive"
+        try:
+            async with self._engine.stream("PUT", path, query=query, data=stream):
+                return
+        except EngineError as error:
+            raise _file_error(error, directory) from error
+
+    async def get_archive(self, path: str) -> AsyncIterator[bytes]:
+        """Pack a tree by the engine itself."""
+        try:
+            where = f"/containers/{self.id}/archive"
+            async with self._engine.stream("GET", where, query={"path": path}) as response:
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    yield chunk
+        except EngineError as error:
+            raise _file_error(error, path) from error
+
+
+async def make_container(
+    engine: Engine, name: str, body: dict[str, Any], lifetime: float, *, engine_has: set[str]
+) -> Container:
+    """Create and start a container. What a lost answer left is found by its label and taken over.
+
+    ``engine_has`` loses the limits that this engine turns out not to offer. Raises ``NotSupported``
+    or ``SandboxError``; nothing is left behind then.
+    """
+    sandbox_id = body["Labels"][SANDBOX]
+    try:
+        identity = await _create(engine, name, body, sandbox_id, engine_has)
+        await _repeat(engine, sandbox_id, lambda: _start(engine, identity))
+    except BaseException:
+        await asyncio.shield(_forget(engine, sandbox_id))
+        raise
+    return Container(engine, identity, lifetime)
+
+
+async def find_containers(engine: Engine, label: str) -> list[dict[str, Any]]:
+    """All containers with a label ``name=value``, stopped ones included."""
+    query = {"all": "1", "filters": json.dumps({"label": [label]})}
+    found: list[dict[str, Any]] = await engine.call("GET", "/containers/json", query=query)
+    return found
+
+
+async def our_containers(engine: Engine) -> list[dict[str, Any]]:
+    """All containers that any run of the framework made."""
+    return await find_containers(engine, f"{LABEL}={FRAMEWORK}")
+
+
+async def remove_container(engine: Engine, identity: str) -> None:
+    """Remove a container; none, or one that is being removed, is fine. Raises ``EngineError``."""
+    for attempt in range(_TRIES):
+        try:
+            query = {"force": "1", "v": "1"}
+            await engine.call("DELETE", f"/containers/{identity}", query=query, timeout=_REMOVE_TIMEOUT)
+            return
+        except EngineError as error:
+            if error.status == 404:
+                return
+            if error.status == 409 and "already in progress" in str(error):
+                await _until_gone(engine, identity)
+                return
+            if attempt + 1 == _TRIES or error.status is None:
+                raise
+            await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
+
+
+async def _create(
+    engine: Engine, name: str, body: dict[str, Any], sandbox_id: str, engine_has: set[str]
+) -> str:
+    async def create() -> str:
+        if found := await find_containers(engine, f"{SANDBOX}={sandbox_id}"):
+            logger.info("took over the container %s, whose creation was not confirmed", found[0]["Id"][:12])
+            return str(found[0]["Id"])
+        return await post()
+
+    async def post() -> str:
+        made = await engine.call(
+            "POST", "/containers/create", query={"name": name}, body=body, timeout=_CREATE_TIMEOUT
+        )
+        return str(made["Id"])
+
+    try:
+        return await post()
+    except EngineError as error:
+        if error.status == 404:
+            raise
+        if _refuses_storage(error) and body["HostConfig"].pop("StorageOpt", None):
+            engine_has.discard("storage")
+            return await _create(engine, name, body, sandbox_id, engine_has)
+        if error.status is not None and error.status < 500 and error.status not in (409, 429):
+            raise NotSupported(f"the engine cannot make the container: {error}") from error
+        logger.info("creating a container failed, looking whether it is there all the same: %s", error)
+    identity: str = await _repeat(engine, sandbox_id, create)
+    return identity
+
+
+async def _start(engine: Engine, identity: str) -> None:
+    await engine.call("POST", f"/containers/{identity}/start", timeout=_CREATE_TIMEOUT)
+
+
+async def _repeat(engine: Engine, sandbox_id: str, action: Any) -> Any:
+    """Try again after failures that may pass."""
+    for attempt in range(_TRIES):
+        try:
+            return await action()
+        except EngineError as error:
+            if "could not select device driver" in str(error):
+                raise NotSupported(f"the engine has no GPUs to give: {error}") from error
+            passing = error.status is None or error.status >= 500 or error.status in (409, 429)
+            if attempt + 1 == _TRIES or not passing or "executable file not found" in str(error):
+                raise
+            await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+async def _forget(engine: Engine, sandbox_id: str) -> None:
+    try:
+        for found in await find_containers(engine, f"{SANDBOX}={sandbox_id}"):
+            await remove_container(engine, found["Id"])
+    except EngineError as error:
+        logger.warning("a container of a failed creation may be left (%s=%s): %s", SANDBOX, sandbox_id, error)
+
+
+async def _until_gone(engine: Engine, identity: str) -> None:
+    for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2):
+        await asyncio.sleep(pause)
+        try:
+            await engine.call("GET", f"/containers/{identity}/json")
+        except EngineError as error:
+            if error.status == 404:
+                return
+            raise
+
+
+def _refuses_storage(error: EngineError) -> bool:
+    text = str(error).lower()
+    return "storage-opt" in text or "storage opt" in text or "storageopt" in text
+
+
+def _file_error(error: EngineError, path: str) -> Exception:
+    if error.status == 404 and "no such container" not in str(error).lower():
+        return FileNotFoundError(2, "No such file or directory", path)
+    if error.status == 400:
+        return NotADirectoryError(20, "Not a directory", path)
+    return error

@@ -1,0 +1,168 @@
+"""Commands in a container through the engine's exec calls: start one, read its streams, learn its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from environments.errors import SandboxError
+from environments.sandboxes.docker.engine import Connection, Engine, EngineError
+
+STDOUT, STDERR = 1, 2
+
+_PROCESS_NUMBER = re.compile(rb"(\d+)\r?\n")
+_CHUNK = 1 << 18
+_INSPECT_PAUSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One command as the engine is asked for it."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    stdin: bool = False
+    tty: bool = False
+
+
+class NotStarted(SandboxError):
+    """The engine could not start the command; ``output`` is what it said."""
+
+    def __init__(self, output: bytes, exit_code: int | None) -> None:
+        self.output, self.exit_code = output, exit_code
+        super().__init__(output.decode("utf-8", "replace").strip() or "the engine started no process")
+
+
+class Execution:
+    """A command that runs. ``process`` is its number inside the container, 0 where it does not say."""
+
+    def __init__(self, engine: Engine, identity: str, connection: Connection, tty: bool) -> None:
+        self.process = 0
+        self.loop_time = asyncio.get_running_loop().time()
+        """When it was known to have started, by the loop's clock."""
+        self._engine = engine
+        self._identity = identity
+        self._reader, self._writer = connection
+        self._tty = tty
+        self._backlog: list[tuple[int, bytes]] = []
+
+    @property
+    def can_end_input(self) -> bool:
+        """Whether its standard input can be closed alone; TLS connections cannot."""
+        return self._writer.can_write_eof()
+
+    async def chunks(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Its output as (stream, bytes), until nothing can come any more."""
+        while self._backlog:
+            yield self._backlog.pop(0)
+        async for item in self._read():
+            yield item
+
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input; waits while the command does not read."""
+        view = memoryview(data)
+        for start in range(0, len(data), _CHUNK):
+            self._writer.write(view[start : start + _CHUNK])
+            await self._writer.drain()
+
+    def end_input(self) -> None:
+        """Close its standard input."""
+        if self._tty:
+            self._writer.write(b"\x04")
+        elif self._writer.can_write_eof():
+            self._writer.write_eof()
+
+    async def feed(self, data: bytes) -> None:
+        """Send all of ``data`` and close; a command that reads no more is no error."""
+        with contextlib.suppress(ConnectionError):
+            await self.send(data)
+            self.end_input()
+
+    async def exit_code(self) -> int | None:
+        """Its exit code; None while the engine still calls it running. Raises ``EngineError``."""
+        state = await self._engine.call("GET", f"/exec/{self._identity}/json")
+        return None if state["Running"] else state["ExitCode"]
+
+    async def result(self) -> int | None:
+        """Its exit code once the streams have ended; None if the engine never says."""
+        for pause in _INSPECT_PAUSES:
+            await asyncio.sleep(pause)
+            code = await self.exit_code()
+            if code is not None:
+                return code
+        return None
+
+    def close(self) -> None:
+        """Give the connection up; the command may go on."""
+        self._writer.close()
+
+    async def await_start(self) -> None:
+        """Read the process number that every command of ours prints first. ``NotStarted`` without it."""
+        head = b""
+        other: list[tuple[int, bytes]] = []
+        async for stream, data in self._read():
+            if stream != (STDOUT if self._tty else STDERR):
+                other.append((stream, data))
+                continue
+            head += data
+            if found := _PROCESS_NUMBER.match(head):
+                self.process = int(found[1])
+                rest = head[found.end() :]
+                self._backlog = other + ([(stream, rest)] if rest else [])
+                self.loop_time = asyncio.get_running_loop().time()
+                return
+        raise NotStarted(b"".join(data for _, data in other) + head, await self.result())
+
+    async def _read(self) -> AsyncIterator[tuple[int, bytes]]:
+        try:
+            if self._tty:
+                while data := await self._reader.read(_CHUNK):
+                    yield STDOUT, data
+                return
+            while True:
+                header = await self._reader.readexactly(8)
+                left = int.from_bytes(header[4:])
+                while left:
+                    data = await self._reader.read(min(left, _CHUNK))
+                    if not data:
+                        return
+                    left -= len(data)
+                    yield header[0], data
+        except (asyncio.IncompleteReadError, ConnectionError):  # the end; inspection tells how it came
+            return
+
+
+async def start(engine: Engine, container: str, request: Request, *, number: bool = True) -> Execution:
+    """Start a command; with ``number`` it must be one of ours, which print their process number.
+
+    Raises ``EngineError`` where the container cannot run anything, ``NotStarted``.
+    """
+    body = {
+        "Cmd": list(request.argv),
+        "AttachStdin": request.stdin,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": request.tty,
+        "Env": [f"{name}={value}" for name, value in request.environment.items()],
+        "User": request.user or "",
+    }
+    made = await engine.call("POST", f"/containers/{container}/exec", body=body)
+    settings = {"Detach": False, "Tty": request.tty}
+    try:
+        connection = await engine.take_over(f"/exec/{made['Id']}/start", settings)
+    except EngineError as error:
+        if error.status is None:
+            raise
+        raise NotStarted(str(error).encode(), None) from error
+    execution = Execution(engine, made["Id"], connection, request.tty)
+    if number:
+        try:
+            await execution.await_start()
+        except BaseException:
+            execution.close()
+            raise
+    return execution

@@ -1,0 +1,165 @@
+"""One sandbox: one container."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import posixpath
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from environments.errors import SandboxBroken, SandboxReleased
+from environments.records import SandboxInfo
+from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResult, FileInfo, Sandbox
+from environments.sandboxes.docker import files, tar
+from environments.sandboxes.docker.commands import Commands
+from environments.sandboxes.docker.containers import Container
+from environments.sandboxes.docker.process import DockerProcess
+from environments.sandboxes.docker.scripts import COMMAND, shell_command
+
+_LONGEST_ARGUMENT = 100_000
+"""The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
+
+_ALIVE_TIMEOUT = 30.0
+
+
+class DockerSandbox(Sandbox):
+    """Commands run through the engine's exec calls; files through small programs run the same way."""
+
+    def __init__(
+        self,
+        container: Container,
+        commands: Commands,
+        info: SandboxInfo,
+        home: str,
+        directory: str,
+        scratch: str,
+        on_close: Callable[[str], None],
+    ) -> None:
+        self.info = info
+        self.home = home
+        self.working_directory = directory
+        self.scratch = scratch
+        self._container = container
+        self._commands = commands
+        self._on_close = on_close
+        self._numbers = itertools.count(1)
+        self._closing: asyncio.Future[None] | None = None
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+        merge_output: bool = False,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> ExecResult:
+        """Run a command to its end; see ``Sandbox.exec``."""
+        self._check_open()
+        argv = await self._argv(command, cwd, merge=merge_output)
+        return await self._commands.run(
+            argv, environment=env or {}, stdin=stdin, timeout=timeout, user=user, limit=output_limit
+        )
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        pty: bool = False,
+    ) -> DockerProcess:
+        """Start a background process."""
+        self._check_open()
+        argv = await self._argv(command, cwd, merge=True)
+        text = command if isinstance(command, str) else " ".join(command)
+        environment = {"TERM": "xterm", **(env or {})} if pty else env or {}
+        return await self._commands.spawn(argv, text, environment=environment, pty=pty)
+
+    async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """Read a regular file, whole or in part."""
+        self._check_open()
+        return await files.read(self._commands.program, self._resolve(path), offset, length)
+
+    async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
+        """Write a file, whole or not at all."""
+        self._check_open()
+        await files.write(self._commands.program, self._resolve(path), data, mode)
+
+    async def stat(self, path: str) -> FileInfo:
+        """Kind, size and mode of one path; a link is not followed."""
+        self._check_open()
+        return await files.stat(self._commands.program, self._resolve(path))
+
+    async def list(self, path: str) -> list[FileInfo]:
+        """Entries of a directory, sorted by name."""
+        self._check_open()
+        return await files.entries(self._commands.program, self._resolve(path))
+
+    async def upload_tar(self, stream: AsyncIterator[bytes], directory: str) -> None:
+        """Unpack a tar stream into a directory, which is made if missing."""
+        self._check_open()
+        path = self._resolve(directory)
+        await files.make_directory(self._commands.program, path)
+        await tar.unpack(self._commands, self._container, stream, path)
+
+    def download_tar(self, path: str) -> AsyncIterator[bytes]:
+        """Pack a file or tree as a tar stream."""
+        self._check_open()
+        return tar.pack(self._commands, self._container, self._resolve(path))
+
+    async def kill_all(self) -> None:
+        """Kill every process but the container's own first one."""
+        self._check_open()
+        await self._commands.kill_all()
+
+    async def alive(self) -> bool:
+        """Whether a command still runs in it."""
+        if self._closing is not None:
+            return False
+        try:
+            argv = ["/bin/sh", "-c", 'echo "$$" >&2']
+            result = await self._commands.run(argv, timeout=_ALIVE_TIMEOUT)
+        except SandboxBroken:
+            return False
+        return result.exit_code == 0
+
+    async def close(self) -> None:
+        """Remove the container with all that is in it."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._container.remove()
+        await self._commands.close()
+        self._on_close(self.id)
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise SandboxReleased(f"sandbox {self.id} was released")
+
+    def _resolve(self, path: str) -> str:
+        if "\0" in path:
+            raise ValueError("embedded null byte in a path")
+        joined = posixpath.join(self.working_directory, path)
+        return joined if joined.startswith("/") else f"/{joined}"
+
+    async def _argv(self, command: Command, cwd: str | None, *, merge: bool) -> Sequence[str]:
+        directory = self._resolve(cwd or ".") if cwd else self.working_directory
+        streams = "merge" if merge else "apart"
+        if not isinstance(command, str):
+            if not command:
+                raise ValueError("a command needs at least one word")
+            return shell_command(COMMAND, streams, directory, "vector", *command)
+        if (
+            len(command) * 4 > _LONGEST_ARGUMENT
+            and len(command.encode("utf-8", "replace")) > _LONGEST_ARGUMENT
+        ):
+            file = posixpath.join(self.scratch, f"command-{next(self._numbers)}")
+            await self.write_bytes(file, command.encode("utf-8", "surrogateescape"))
+            command = f". {file}"
+        return shell_command(COMMAND, streams, directory, "shell", command)
