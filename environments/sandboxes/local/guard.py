@@ -175,7 +175,8 @@ class Guard:
             self._ready.set_exception(
                 SandboxError(f"a local sandbox cannot be started: {words or 'it was killed'}")
             )
-        self._ready.exception()  # nobody may be waiting any more
+        if not self._ready.cancelled():
+            self._ready.exception()  # nobody may be waiting any more
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self.failure())
