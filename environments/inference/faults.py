@@ -162,7 +162,9 @@ def _classify(
 ) -> ModelError:
     codes = {str(error.get(key)) for key in ("code", "type") if error.get(key) is not None}
     said = _said(error, text)
-    message = f"{where}: {f'HTTP {status}' if status else 'error'}{f': {_shorten(said)}' if said else ''}"
+    redirected = " (a redirection; is base_url right?)" if status and status < 400 else ""
+    what = f"HTTP {status}{redirected}" if status else "error"
+    message = f"{where}: {what}" + (f": {_shorten(said)}" if said else "")
     kind = _final_kind(status, codes, said, error)
     if kind is not None:
         return kind(message, status=status, body=text)
@@ -178,6 +180,8 @@ def _final_kind(
         return AccessDenied
     if status in _RETRIED:
         return None
+    if status is not None and status < 400:
+        return AccessDenied  # a redirection: base_url is not the API's address
     if codes & _OVERFLOW_CODES or (
         status not in (401, 403, 404) and any(t in lowered for t in _OVERFLOW_TEXTS)
     ):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,7 +83,7 @@ class Pool:
         split: Split,
         *,
         preferred: Slots | None = None,
-        avoid: Slots | None = None,
+        avoid: Collection[Slots] = (),
         patience: float = 0.0,
         pause_patience: float = 0.0,
     ) -> Lease:
@@ -130,10 +130,11 @@ class Pool:
         """The emptiest server; among equals a random one."""
         return min(members, key=lambda s: (s.load(split), self._rng.random()))
 
-    def _candidates(self, usable: list[Slots], preferred: Slots | None, avoid: Slots | None) -> list[Slots]:
-        if preferred is not None and preferred is not avoid and preferred in usable:
-            return [preferred]
-        return [s for s in usable if s is not avoid] or usable
+    def _candidates(
+        self, usable: list[Slots], preferred: Slots | None, avoid: Collection[Slots]
+    ) -> list[Slots]:
+        fresh = [s for s in usable if s not in avoid]
+        return [preferred] if preferred is not None and preferred in fresh else fresh or usable
 
     def _take(self, candidates: list[Slots], split: Split, now: float) -> Lease | None:
         free = [s for s in candidates if s.free(split)]

@@ -55,6 +55,8 @@ class _Progress:
     in_flight: float = 0.0
     delayed: float = 0.0
     last: ModelServer | None = None
+    failed: set[Slots] = field(default_factory=set)
+    """Servers that have failed the call since its last back-off."""
     error: ServerUnavailable | None = None
 
 
@@ -120,7 +122,7 @@ class Caller:
                 return await self.pool.acquire(
                     split,
                     preferred=preferred.slots if preferred else None,
-                    avoid=progress.last.slots if progress.last else None,
+                    avoid=progress.failed,
                     patience=self.backoff.delay(progress.tries + 1, self.rng),
                     pause_patience=max(0.0, limit - progress.delayed),
                 )
@@ -142,14 +144,16 @@ class Caller:
         if progress.in_flight >= server.config.timeout:
             raise self._final(progress, error)
         server.metrics.retries += 1
+        progress.failed.add(server.slots)
         if error.retry_after is not None:
             if progress.delayed + error.retry_after > server.config.timeout:
                 raise self._final(progress, error)
             server.slots.health.pause(self.clock() + error.retry_after)
             progress.delayed += error.retry_after
             return
-        if self._another_is_usable(server):
+        if self._another_is_usable(progress):
             return
+        progress.failed = {server.slots}
         delay = self.backoff.delay(progress.tries, self.rng)
         progress.delayed += delay
         progress.timing.waiting += delay
@@ -172,9 +176,9 @@ class Caller:
             retry_after=error.retry_after,
         )
 
-    def _another_is_usable(self, server: ModelServer) -> bool:
+    def _another_is_usable(self, progress: _Progress) -> bool:
         now = self.clock()
-        return any(s is not server.slots and s.health.admissible(now) for s in self.servers)
+        return any(s not in progress.failed and s.health.admissible(now) for s in self.servers)
 
     def _limit(self, progress: _Progress) -> float:
         servers = [progress.last] if progress.last else self.servers.values()

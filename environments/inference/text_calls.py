@@ -28,7 +28,7 @@ JSON = "json"
 _FENCE = "```"
 _FENCE_TAG = re.compile(r"[ \t]*(?:json|JSON|tool_call)?[ \t]*\r?\n?")
 _CUT_SHORT = frozenset({"length", "content_filter", "abort"})
-_NAME_KEYS = frozenset({"name", "arguments", "parameters"})
+_NAME_KEYS = frozenset({"name", "arguments", "parameters", "type", "id"})
 
 
 def read_text_calls(choice: Choice, tools: Sequence[Mapping[str, Any]], parser: ToolCallParser) -> str | None:

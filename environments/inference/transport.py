@@ -85,10 +85,11 @@ class Transport:
                     data=data,
                     headers=target.headers(),
                     timeout=self._timeout(streamed),
+                    allow_redirects=False,  # the key must not follow to another host
                     proxy=_proxy(target),
                 ) as response,
             ):
-                if response.status >= 400:
+                if response.status >= 300:
                     text = scrub((await response.read()).decode("utf-8", "replace"), target.key)
                     raise error_from_reply(target.label, response.status, text, response.headers)
                 if response.content_type == "text/event-stream":

@@ -78,6 +78,7 @@ def test_context_overflow(status: int, payload: Any) -> None:
         (400, {"error": "bad"}, BadRequest),
         (422, {"detail": [{"msg": "field required"}]}, BadRequest),
         (503, "<html>", ServerUnavailable),
+        (301, "", AccessDenied),
     ],
 )
 def test_other_kinds(status: int, payload: Any, expected: type[ModelError]) -> None:

@@ -108,6 +108,22 @@ def test_repeated_server_errors_move_calls_elsewhere_without_probes() -> None:
     run(test())
 
 
+def test_servers_that_all_fail_are_not_hammered() -> None:
+    async def test() -> None:
+        async with (
+            serving(fails(500)) as a,
+            serving(fails(500)) as b,
+            ServerManager([a.config(), b.config()], backoff=Backoff(0.3, 0.3)) as manager,
+        ):
+            call = asyncio.create_task(manager.chat_completion(USER))
+            await asyncio.sleep(0.1)
+            assert (len(a.requests), len(b.requests)) == (1, 1)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+    run(test())
+
+
 def test_all_dead_ends_every_call() -> None:
     async def test() -> None:
         dead = ScriptedServer([says("x")])
