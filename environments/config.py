@@ -138,7 +138,9 @@ class BaseEnvConfig(BaseModel):
     include_messages: bool = Field(default=False, description="Keep the conversation in each group.")
     min_batch_allocation: float | None = Field(default=None, description="Smallest share of a batch, 0 to 1.")
     worker_timeout: float = Field(default=600, description="serve: seconds until a group counts as stuck.")
-    thinking_mode: bool = Field(default=False, description="Ask the model to think before it answers.")
+    thinking_mode: bool = Field(
+        default=False, description="Ask the model to think before it answers (adds to the system prompt)."
+    )
     reasoning_effort: ReasoningEffort | None = Field(default=None, description="How much the model reasons.")
     max_reasoning_tokens: int | None = Field(
         default=None, ge=1024, le=32000, description="Upper limit of reasoning tokens, 1024 to 32000."
@@ -263,6 +265,11 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     )
     ssh_jump_host: str | None = Field(
         default=None, description="ssh backend: [user@]host[:port] to go through; several with commas."
+    )
+    docker_image: str | None = Field(
+        default=None,
+        description="docker backend: image of tasks that name none: a reference, or a directory with a "
+        "Dockerfile; unset: TERMINAL_DOCKER_IMAGE.",
     )
     singularity_image: str | None = Field(
         default=None,

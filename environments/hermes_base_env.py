@@ -9,7 +9,6 @@ what it left. Optional beside the five: ``next_message`` (a simulated user), ``o
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -20,8 +19,6 @@ from environments.base_env import BaseEnv, is_overridden
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
 from environments.errors import ConfigError, NotSupported, UserCodeError
 from environments.records import (
-    MASKED,
-    MASKED_LOGPROB,
     Item,
     Message,
     Reward,
@@ -58,6 +55,13 @@ logger = logging.getLogger(__name__)
 
 POLICIES = ("oracle", "nop")
 """Server types that are scripts and not models."""
+
+
+THINKING_PROMPT = (
+    "Think before you act: work the problem out step by step between <think> and </think>, then act or "
+    "answer after </think>."
+)
+"""Text of ``thinking_mode`` where ``custom_thinking_prompt`` gives none."""
 
 
 class HermesAgentBaseEnv(BaseEnv):
@@ -208,10 +212,16 @@ class HermesAgentBaseEnv(BaseEnv):
             messages = [dict(prompt)]
         else:
             messages = [dict(message) for message in prompt]
-        system = self.config.system_prompt
+        system = "\n\n".join(filter(None, (self.config.system_prompt, self.thinking_prompt())))
         if system and not any(message.get("role") == "system" for message in messages):
             messages.insert(0, {"role": "system", "content": system})
         return messages
+
+    def thinking_prompt(self) -> str | None:
+        """What ``thinking_mode`` adds to the system prompt."""
+        if not self.config.thinking_mode:
+            return None
+        return self.config.custom_thinking_prompt or THINKING_PROMPT
 
     async def prompt_messages(self, item: Item) -> list[Message]:
         """The messages a conversation about this item begins with."""
@@ -269,7 +279,7 @@ class HermesAgentBaseEnv(BaseEnv):
         async with self.rollout(item) as rollout:
             result = await rollout.run()
             verdict = await rollout.score(result)
-        return scored_item(rollout, verdict.reward), []
+        return rollout.scored_item(verdict.reward), []
 
     async def open_session(self, rollout: Rollout) -> Session:
         """The rollout's line to its policy."""
@@ -369,31 +379,3 @@ class HermesAgentBaseEnv(BaseEnv):
                 await backend.close()
         finally:
             await super().close()
-
-
-def scored_item(rollout: Rollout, reward: float | None) -> ScoredDataItem:
-    """The row of an attempt in the form of the trajectory API; phase 1 has placeholder tokens, marked."""
-    record = rollout.record
-    row: ScoredDataItem = {"scores": float(reward or 0.0), "messages": record.messages}
-    if record.sequences:
-        last = record.sequences[-1]
-        row["tokens"], row["masks"], row["inference_logprobs"] = last.tokens, last.mask, last.logprobs
-    else:
-        row["tokens"], row["masks"], row["inference_logprobs"] = [0], [MASKED], [MASKED_LOGPROB]
-        row["overrides"] = {"placeholder_tokens": True}
-    return row
-
-
-def handle_function_call(
-    name: str, arguments: dict[str, Any] | None = None, task_id: str | None = None
-) -> str:
-    """Call a tool of the rollout at hand from plain code; its result as JSON text."""
-    from environments.attempt_scope import current_attempt
-    from environments.tool_context import ToolContext
-
-    scope = current_attempt.get()
-    if task_id is None and scope is not None and scope.rollouts:
-        task_id = next(iter(scope.rollouts))
-    if task_id is None:
-        return json.dumps({"error": "no rollout is running here"})
-    return ToolContext(task_id).call_tool(name, arguments)

@@ -137,10 +137,9 @@ def _step_through(coroutine: Coroutine[Any, Any, Any]) -> Callable[[], tuple[str
 @contextmanager
 def subtasks_of_user_code(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """While active, tasks that user code starts (``gather``, ``create_task``) may make plain calls too."""
-    factory: Any = loop.get_task_factory()
-    if not isinstance(factory, _TaskFactory):
-        factory = _TaskFactory(factory)
-        loop.set_task_factory(factory)
+    current: Any = loop.get_task_factory()
+    factory = current if isinstance(current, _TaskFactory) else _TaskFactory(current)
+    loop.set_task_factory(factory)
     factory.users += 1
     try:
         yield

@@ -22,7 +22,17 @@ from environments.agent import AgentTask
 from environments.agent_loop import AgentResult, ToolError
 from environments.attempt_scope import AttemptScope, current_attempt
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
-from environments.records import Attempt, Ending, Item, Message, Outcome, Verdict
+from environments.records import (
+    MASKED,
+    MASKED_LOGPROB,
+    Attempt,
+    Ending,
+    Item,
+    Message,
+    Outcome,
+    ScoredDataItem,
+    Verdict,
+)
 from environments.scoring import score_rollout
 
 if TYPE_CHECKING:
@@ -204,12 +214,20 @@ class Rollout:
         if record.ending is None:
             self.record_result(result)
         started = time.monotonic()
+        keep = asyncio.get_running_loop().call_later(_KEEP_AFTER, self._keep_record)
         try:
             verdict = await self._verdict(result)
         finally:
+            keep.cancel()
             record.clock.verification += time.monotonic() - started
         record.verdicts.append(verdict)
         return verdict
+
+    def _keep_record(self) -> None:
+        """Write the rollout down before its verdict, so that a kill during a long grading keeps it."""
+        run = self.environment.active_run
+        if run is not None and run.store is not None:
+            run.store.append(self.record)
 
     async def _verdict(self, result: AgentResult) -> Verdict:
         if result.ending is Ending.SANDBOX_BROKEN:
@@ -221,6 +239,18 @@ class Rollout:
         except SandboxBroken as error:
             self.record.ending = Ending.SANDBOX_BROKEN
             return broken_sandbox_verdict(f"the sandbox broke under grading: {error}")
+
+    def scored_item(self, reward: float | None) -> ScoredDataItem:
+        """The attempt as a row of the trajectory API; phase 1 has placeholder tokens, marked as such."""
+        record = self.record
+        row: ScoredDataItem = {"scores": float(reward or 0.0), "messages": record.messages}
+        if record.sequences:
+            last = record.sequences[-1]
+            row["tokens"], row["masks"], row["inference_logprobs"] = last.tokens, last.mask, last.logprobs
+        else:
+            row["tokens"], row["masks"], row["inference_logprobs"] = [0], [MASKED], [MASKED_LOGPROB]
+            row["overrides"] = {"placeholder_tokens": True}
+        return row
 
     async def release(self) -> None:
         """Give everything back; later use raises ``SandboxReleased``. Not undone by cancellation."""
@@ -250,6 +280,10 @@ class Rollout:
     def released(self) -> bool:
         """Whether the rollout is over."""
         return self._released
+
+
+_KEEP_AFTER = 5.0
+"""Seconds of grading after which the ungraded rollout is worth a line of its own."""
 
 
 class _Late:

@@ -260,3 +260,15 @@ class AsyncToolContext:
     async def cleanup(self) -> None:
         """See ``ToolContext.cleanup``."""
         await (await self._owner()).release()
+
+
+def handle_function_call(
+    name: str, arguments: dict[str, Any] | None = None, task_id: str | None = None
+) -> str:
+    """Call a tool of the rollout at hand from plain code; its result as JSON text."""
+    scope = current_attempt.get()
+    if task_id is None and scope is not None and scope.rollouts:
+        task_id = next(iter(scope.rollouts))
+    if task_id is None:
+        return json.dumps({"error": "no rollout is running here"})
+    return ToolContext(task_id).call_tool(name, arguments)

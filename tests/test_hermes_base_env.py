@@ -418,3 +418,31 @@ def test_run_directory_names_no_secret(tmp_path: Path) -> None:
         if file.is_file():
             assert b"sk-very-secret" not in file.read_bytes()
     assert json.loads((tmp_path / "out.run" / "run.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"system_prompt": "Be brief."}, "Be brief."),
+        ({"thinking_mode": True, "custom_thinking_prompt": "Think!"}, "Think!"),
+        ({"system_prompt": "Be brief.", "thinking_mode": True, "custom_thinking_prompt": "Think!"}, "Be brief.\n\nThink!"),
+    ],
+)
+def test_system_and_thinking_prompt(tmp_path: Path, settings: dict[str, Any], expected: str | None) -> None:
+    report = process(tmp_path, {"reward": lambda ctx, result: 1.0}, **settings)
+    messages = report.attempts[0].messages
+    assert [m["content"] for m in messages if m["role"] == "system"] == ([expected] if expected else [])
+
+
+def test_a_long_grading_keeps_the_rollout_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.rollout._KEEP_AFTER", 0.2)
+
+    def reward(ctx: ToolContext, result: AgentResult) -> float:
+        ctx.terminal("sleep 1")
+        lines = (tmp_path / "out.run" / "attempts.jsonl").read_text().splitlines()
+        return float(json.loads(lines[-1])["outcome"] is None)
+
+    assert process(tmp_path, {"reward": reward}).attempts[0].reward == 1.0
+    lines = (tmp_path / "out.run" / "attempts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["outcome"] for line in lines] == [None, "scored"]
