@@ -156,8 +156,10 @@ class BaseEnv(ABC):
         from environments.results.summary_text import metric_lines
 
         run = self.active_run
-        directory = run.directory if run is not None and run.directory is not None else None
-        directory = Path(self.config.data_dir_to_save_evals or directory or f"evals/{self.environment_name}")
+        named = self.config.data_dir_to_save_evals
+        if run is not None:
+            named = run.evaluation_directory or named or run.directory
+        directory = Path(named or f"evals/{self.environment_name}")
         now = time.time()
         await asyncio.to_thread(
             write_evaluation,

@@ -69,6 +69,10 @@ class Run:
         self.provenance = Provenance(framework_version=environments.__version__)
         self.attempts: list[Attempt] = []
         """Attempts that ended in this run, and those that it found finished."""
+        self.keep_attempts = True
+        """Whether they are kept in memory; a training that goes on for days only counts them."""
+        self.evaluation_directory: Path | None = None
+        """Where ``evaluate_log`` writes, where the workflow says so."""
         self.errors: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
         self.tokens = 0
@@ -105,7 +109,8 @@ class Run:
 
     def count(self, attempt: Attempt) -> None:
         """Count an attempt in what progress shows."""
-        self.attempts.append(attempt)
+        if self.keep_attempts:
+            self.attempts.append(attempt)
         self.tokens += attempt.usage.completion_tokens
         if attempt.valid:
             self._worked = True
@@ -184,8 +189,13 @@ class Run:
 
 
 @asynccontextmanager
-async def open_run(environment: BaseEnv, directory: Path | None) -> AsyncIterator[Run]:
-    """Open the store, start the servers, and release everything at the end, in reverse order."""
+async def open_run(
+    environment: BaseEnv, directory: Path | None, *, track: bool = True
+) -> AsyncIterator[Run]:
+    """Open the store, start the servers, and release everything at the end, in reverse order.
+
+    With ``track=False`` the workflow opens the run's tracker itself.
+    """
     from environments.plain_calls import subtasks_of_user_code
 
     loop = asyncio.get_running_loop()
@@ -198,7 +208,8 @@ async def open_run(environment: BaseEnv, directory: Path | None) -> AsyncIterato
         environment.active_run = run
         try:
             await environment.start()
-            await _open_tracker(run)
+            if track:
+                await _open_tracker(run)
             await environment.run_setup()
             yield run
         except OSError as error:

@@ -255,6 +255,11 @@ class Pool:
         """Tasks in flight."""
         return len(self._tasks)
 
+    def check(self) -> None:
+        """Raise what earlier work raised."""
+        if self._failed is not None and self._failed.done():
+            self._failed.result()
+
     async def start(self, work: Callable[[], Awaitable[None]]) -> None:
         """Start some work as soon as a slot is free. Raises what earlier work raised."""
         if self._failed is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from environments.attempt_scope import GroupScope
 from environments.errors import RunAborted
 from environments.grouping import new_group
-from environments.records import Item, Outcome
+from environments.records import Attempt, Item, Outcome
 from environments.run import RunReport, failed_attempts, open_run
 from environments.scheduler import Pool, run_attempt
 from environments.workflows.process import ItemFilter, check_globs
@@ -77,17 +77,23 @@ async def evaluate_items(
     planned = len(groups) * config.attempts
     environment.planned_attempts += planned
     started = time.time()
-    first = len(run.attempts)
+    ended: list[Attempt] = []
     pool = Pool(environment.evaluation_concurrency())
     watching = run.watch(lambda: pool.running)
     metrics: dict[str, float] = {}
 
     async def one(group: GroupScope, number: int) -> None:
         if number in group.finished:
+            ended.append(group.finished[number])
             run.count(group.finished[number])
         else:
-            await run_attempt(environment, group, number, run.finished)
-        run.show(done=len(run.attempts), total=environment.planned_attempts)
+            await run_attempt(environment, group, number, finished)
+        if run.keep_attempts:  # else this is an evaluation within a training, which shows its own progress
+            run.show(done=len(run.attempts), total=environment.planned_attempts)
+
+    def finished(attempt: Attempt) -> None:
+        ended.append(attempt)
+        run.finished(attempt)
 
     try:
         for number in range(config.attempts):
@@ -97,7 +103,7 @@ async def evaluate_items(
     finally:
         watching.cancel()
         await pool.cancel()
-        attempts = run.attempts[first:]
+        attempts = list(ended)
         metrics = evaluation_metrics(attempts, elapsed=time.time() - started, planned=planned)
         if log and attempts:
             await _log(environment, attempts, metrics, started)
