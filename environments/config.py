@@ -98,6 +98,11 @@ class BaseEnvConfig(BaseModel):
     max_eval_workers: int = Field(default=16, ge=1, description="Rollouts in flight during evaluate.")
     max_num_workers_per_node: int = Field(default=8, description="Groups in flight per model server.")
     steps_per_eval: int = Field(default=100, description="Training steps between two evaluations.")
+    eval_at_start: bool = Field(default=False, description="serve: evaluate before the first step, too.")
+    eval_at_end: bool = Field(default=False, description="serve: evaluate after the last step, too.")
+    allow_placeholder_tokens: bool = Field(
+        default=False, description="serve: send groups without real tokens (to try out the plumbing)."
+    )
     max_token_length: int = Field(
         default=2048, description="Longest reply in tokens, and longest sequence sent to the trainer."
     )
