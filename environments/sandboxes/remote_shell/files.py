@@ -110,6 +110,8 @@ exec tar -c -f - -C "$1" -- "$2"
 )
 """Directory, name in it."""
 
+_REASONS = {"ENOSYS": "there is no tar program in the sandbox", "EINVAL": "not a regular file"}
+
 _TEXTS = {
     "No space left": errno.ENOSPC,
     "quota exceeded": errno.EDQUOT,
@@ -132,8 +134,7 @@ def error_of(code: int, message: bytes, path: str) -> OSError:
     if code == FAILED and text.rpartition("\n")[2].startswith("errno "):
         name = text.rpartition(" ")[2]
         number = getattr(errno, name, errno.EIO)
-        reason = "there is no tar program in the sandbox" if name == "ENOSYS" else os.strerror(number)
-        return OSError(number, reason, path)
+        return OSError(number, _REASONS.get(name, os.strerror(number)), path)
     for part, number in _TEXTS.items():
         if part in text:
             return OSError(number, os.strerror(number), path)

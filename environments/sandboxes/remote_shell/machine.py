@@ -69,6 +69,10 @@ class Machine(ABC):
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``, however it detached itself."""
 
+    async def check(self, ended: Exit) -> None:  # noqa: B027 - a machine may have no way to tell
+        """Raise ``SandboxBroken`` or ``SandboxError`` where a program ended as ``ended`` says because the
+        machine itself is gone."""
+
     @abstractmethod
     async def alive(self) -> bool:
         """Whether it can still run a program. Raises nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import posixpath
 import secrets
 import time
@@ -88,17 +89,16 @@ class RemoteSandbox(Sandbox):
             return _not_started(str(error))
         output = Output(output_limit)
         started = time.monotonic()
-        channel = await self._machine.open(source, output.receive)
+        channel = await self._open(source, output.receive, start.mark)
         async with self._until_end(channel, start.mark):
             feeding = asyncio.ensure_future(_feed(channel, stdin))
             try:
                 ended = await _wait(channel, timeout)
-                if ended is not None and ended.status == GONE:
-                    self._check_place(output.stderr.value())
                 if ended is None:
                     await self._machine.kill(start.mark)
                     ended_late = await _wait(channel, _PATIENCE)
                     return _result(ended_late or Exit(signal=9), output, started, timed_out=True)
+                await self._check_end(ended, output.stderr.value())
                 return _result(ended, output, started)
             finally:
                 feeding.cancel()
@@ -122,7 +122,7 @@ class RemoteSandbox(Sandbox):
                 await self._machine.kill(start.mark)
 
         process = RemoteProcess(f"process-{self._number}", text, kill, pty=pty)
-        channel = await self._machine.open(source, process.receive, pty=pty)
+        channel = await self._open(source, process.receive, start.mark, pty=pty)
         process.attach(channel)
         self._processes.append(process)
         return process
@@ -198,8 +198,7 @@ class RemoteSandbox(Sandbox):
             finally:
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
-        if ended.status == GONE:
-            self._check_place(output.stderr)
+        await self._check_end(ended, output.stderr)
         if ended.code:
             raise files.error_of(ended.code, output.stderr, path)
         return output.stdout
@@ -210,9 +209,17 @@ class RemoteSandbox(Sandbox):
     ) -> AsyncIterator[Channel]:
         start = replace(self._start("/", None), stdin=stdin, environment={})
         source = program.for_script(script, arguments, start)
-        channel = await self._machine.open(source, receive)
+        channel = await self._open(source, receive, start.mark)
         async with self._until_end(channel, start.mark):
             yield channel
+
+    async def _open(self, source: bytes, receive: Receiver, mark: str, *, pty: bool = False) -> Channel:
+        try:
+            return await self._machine.open(source, receive, pty=pty)
+        except asyncio.CancelledError:
+            # It may have begun at the very moment.
+            await asyncio.shield(asyncio.ensure_future(self._kill_quietly(mark)))
+            raise
 
     @contextlib.asynccontextmanager
     async def _until_end(self, channel: Channel, mark: str) -> AsyncIterator[None]:
@@ -238,7 +245,7 @@ class RemoteSandbox(Sandbox):
         self._number += 1
         return program.Start(
             mark=program.mark_of(self._place.family, self._number),
-            directory=self._resolve(cwd or "."),
+            directory=absolute(cwd or "", self.home, self.working_directory),
             environment={**self._place.environment, **(env or {})},
             prelude=self._place.prelude,
         )
@@ -256,18 +263,19 @@ class RemoteSandbox(Sandbox):
         return program.for_shell(command, start)
 
     def _resolve(self, path: str) -> str:
-        """An absolute path: ``~`` is the home; others begin at the working directory."""
+        """An absolute path of a file operation."""
         if "\0" in path:
-            raise ValueError("embedded null byte")
-        if path == "~" or path.startswith("~/"):
-            path = self.home + path[1:]
-        if path in ("", "."):
-            return self.working_directory
-        return posixpath.join(self.working_directory, path)
+            raise OSError(errno.EINVAL, "embedded null byte", path)
+        return absolute(path, self.home, self.working_directory)
 
-    def _check_place(self, message: bytes) -> None:
-        """The prelude looks for the sandbox before every command, and says so where there is none."""
-        if message.decode("utf-8", "replace").strip() == gone_message(self._place.family):
+    async def _check_end(self, ended: Exit, message: bytes) -> None:
+        """Raise where a program failed since there is no sandbox any more."""
+        if ended.code and self._closing is None:
+            await self._machine.check(ended)
+        # The prelude looks for the sandbox before every command, and says so where there is none.
+        if ended.status == GONE and message.decode("utf-8", "replace").strip() == gone_message(
+            self._place.family
+        ):
             raise SandboxBroken(f"the directory of sandbox {self.id} was removed by a command in it")
 
     def _check_open(self) -> None:
@@ -279,6 +287,13 @@ class RemoteSandbox(Sandbox):
             process.release()
         self._processes.clear()
         await self._machine.release()
+
+
+def absolute(path: str, home: str, start: str) -> str:
+    """An absolute path: ``~`` is the home; others begin at ``start``, which an empty one means itself."""
+    if path == "~" or path.startswith("~/"):
+        path = home + path[1:]
+    return start if path in ("", ".") else posixpath.join(start, path)
 
 
 def gone_message(family: str) -> str:

@@ -35,6 +35,15 @@ _FORGET = (
 )
 """Variables by which the engine talks to its own scripts; they would only mislead commands."""
 
+_LOOK_AROUND = """{{
+w={wanted}
+h=${{HOME:-/}}
+case $w in /*) ;; "~"|"~/"*) w=$h${{w#"~"}} ;; *) w=$h${{w:+/$w}} ;; esac
+mkdir -p -- "$h" "$w" && mkdir -p -m 700 {scratch} && cd "$w" || exit 1
+printf '%s\\n' "$h" "$(id -un 2>/dev/null || id -u)" "$w"
+}}"""
+"""Prints home, user and working directory inside, and makes what is missing of them."""
+
 
 class SingularityBackend(Backend):
     """Sandboxes as instances, each with a writable layer, limits and process table of its own."""
@@ -213,14 +222,9 @@ class SingularityBackend(Backend):
 
 
 async def _look_around(machine: InstanceMachine, working_directory: str | None) -> tuple[str, str, str]:
-    """Home, user and working directory inside; what is missing of them is made."""
-    wanted = quote(working_directory or "")
+    """Home, user and working directory inside."""
     output = WholeOutput()
-    program = (
-        f"{{\nw={wanted}; h=${{HOME:-/}}; case $w in /*) ;; *) w=$h${{w:+/$w}} ;; esac\n"
-        f'mkdir -p -- "$h" "$w" && mkdir -p -m 700 {_SCRATCH} && cd "$w" || exit 1\n'
-        'printf \'%s\\n\' "$h" "$(id -un 2>/dev/null || id -u)" "$w"\n}'
-    )
+    program = _LOOK_AROUND.format(wanted=quote(working_directory or ""), scratch=_SCRATCH)
     channel = await machine.open(program.encode("utf-8", "surrogateescape"), output.receive)
     try:
         ended = await channel.wait()

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import os
 import secrets
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from environments.errors import SandboxBroken, SandboxError
 from environments.sandboxes.local.inside.directories import remove_tree
-from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
+from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import framed, quote
 from environments.sandboxes.singularity import process_table
@@ -22,7 +23,7 @@ from environments.sandboxes.singularity.program_process import ACKNOWLEDGEMENT, 
 
 _TRIES = 3
 _PATIENCE = 15.0
-_SHELL = ["/bin/sh", "-c", 'read -r n; eval "$(head -c "$n")"']
+_SHELL = ["/bin/sh", "-c", 'read -r n; eval "$(head -c "$n")"', "sh"]
 
 
 class InstanceMachine(Machine):
@@ -48,7 +49,7 @@ class InstanceMachine(Machine):
             raise SandboxError(f"instance {instance.name} ended at once") from None
         self._spare: ProgramProcess | None = None
         self._children: set[ProgramProcess] = set()
-        self._busy = 0
+        self._watching: set[asyncio.Future[None]] = set()
         self._broken = False
         self._released = False
         self.scratch = ""
@@ -71,7 +72,7 @@ class InstanceMachine(Machine):
             try:
                 begun = await child.begin(source, receive)
             except BaseException:
-                child.close()
+                child.kill()
                 raise
             if begun:
                 self._prepare_child()
@@ -121,7 +122,9 @@ class InstanceMachine(Machine):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await self._wait_for_end()
             for child in list(self._children):
-                child.close()
+                child.discard()
+            if self._watching:
+                await asyncio.wait(self._watching, timeout=_PATIENCE)
             await asyncio.to_thread(self._remove_files)
         finally:
             os.close(self._pidfd)
@@ -145,9 +148,13 @@ class InstanceMachine(Machine):
         except OSError as error:
             raise SandboxError(f"{self._engine.path} cannot be run: {error}") from error
         self._children.add(child)
-        watching = asyncio.ensure_future(child.gone())
-        watching.add_done_callback(lambda _: self._children.discard(child))
+        self._watching.add(watching := asyncio.ensure_future(child.over()))
+        watching.add_done_callback(lambda _: self._forget(child, watching))
         return child
+
+    def _forget(self, child: ProgramProcess, watching: asyncio.Future[None]) -> None:
+        self._watching.discard(watching)
+        self._children.discard(child)
 
     async def _open_in_terminal(self, program: bytes, receive: Receiver) -> Channel:
         """A terminal would echo a program and cut its lines, so the program goes by a file."""
@@ -166,13 +173,23 @@ class InstanceMachine(Machine):
         child.listen(receive)
         return child
 
+    async def check(self, ended: Exit) -> None:
+        """Raise where the program that ended so was taken away together with the instance."""
+        if ended.signal == signal.SIGKILL:
+            # Init is the last of its processes to go.
+            for _ in range(10):
+                if not self.running:
+                    self._broken = True
+                    break
+                await asyncio.sleep(0.01)
+        self._check_running()
+
     def _check_running(self) -> None:
-        """Raise where init is gone. Nothing inside can kill it; only memory that ran out, or an outsider."""
-        if self.running:
+        """Raise where init is gone. No command can kill it, unless memory runs out."""
+        if self._released or self.running:
             return
-        if self._children:
+        if self._broken or any(child is not self._spare for child in self._children):
             self._broken = True
-        if self._broken:
             raise SandboxBroken(f"instance {self._instance.name} died while a command ran in it")
         raise SandboxError(f"instance {self._instance.name} is gone")
 
@@ -195,13 +212,9 @@ class InstanceMachine(Machine):
 
 
 def _runs(pidfd: int) -> bool:
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    return not ended.poll(0)
 
 
 def _nothing() -> None:

@@ -38,6 +38,7 @@ class ProgramProcess(Channel):
         self._begun: asyncio.Future[bool] = self._loop.create_future()
         self._ended: asyncio.Future[Exit] = self._loop.create_future()
         self._gone = asyncio.Event()
+        self._over = asyncio.Event()
         self._paused = False
         self._pty = pty
         self._complaint = bytearray()
@@ -102,6 +103,11 @@ class ProgramProcess(Channel):
         return not self._gone.is_set()
 
     @property
+    def killed(self) -> bool:
+        """Whether SIGKILL ended the child."""
+        return self._process.returncode == -9
+
+    @property
     def complaint(self) -> str:
         """What the engine said before the program began."""
         return self._complaint.decode("utf-8", "replace").strip()
@@ -143,9 +149,9 @@ class ProgramProcess(Channel):
         """Its end, once all that it had printed has been received."""
         return await asyncio.shield(self._ended)
 
-    async def gone(self) -> None:
-        """Wait until the child is no more."""
-        await self._gone.wait()
+    async def over(self) -> None:
+        """Wait until the child is no more, and nothing that it left behind holds its streams."""
+        await self._over.wait()
 
     def pause(self) -> None:
         """Receive nothing until ``resume``."""
@@ -164,18 +170,26 @@ class ProgramProcess(Channel):
                 self._finish()
 
     def close(self) -> None:
-        """Let go of it; the child is reaped when it ends."""
+        """Let go of it. What it left behind may go on writing; nobody reads it."""
         self._receive = _drop
         self.close_stdin()
-        if self._stdin >= 0:
-            self._loop.remove_writer(self._stdin)
-        for descriptor in list(self._outputs):
-            self._close_output(descriptor)
-        self._stdin = -1
+        self.resume()
         if not self._ended.done():
             self._ended.cancel()
         if not self._begun.done():
             self._begun.set_result(False)
+
+    def kill(self) -> None:
+        """Kill the child, and with it the program, but not what the program has started."""
+        if self.running:
+            self._process.kill()
+        self.close()
+
+    def discard(self) -> None:
+        """Close its streams: nothing that could use them lives any more."""
+        self.close()
+        for descriptor in list(self._outputs):
+            self._close_output(descriptor)
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -229,12 +243,22 @@ class ProgramProcess(Channel):
         if not self._ended.done():
             code = self._process.returncode
             self._ended.set_result(Exit(code) if code >= 0 else Exit(signal=-code))
+        self._check_over()
 
     def _close_output(self, descriptor: int) -> None:
         self._loop.remove_reader(descriptor)
         if descriptor in self._outputs:
             del self._outputs[descriptor]
+            if descriptor == self._stdin:  # a terminal
+                self._loop.remove_writer(descriptor)
+                self._stdin = -1
             os.close(descriptor)
+        self._check_over()
+
+    def _check_over(self) -> None:
+        if self._gone.is_set() and not self._outputs:
+            self.close_stdin()
+            self._over.set()
 
     async def _writable(self) -> None:
         """Wait until its input takes more, or it is gone."""

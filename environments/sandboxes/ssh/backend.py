@@ -11,7 +11,7 @@ from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
 from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
 from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
-from environments.sandboxes.remote_shell.sandbox import GONE, Place, RemoteSandbox, gone_message
+from environments.sandboxes.remote_shell.sandbox import GONE, Place, RemoteSandbox, absolute, gone_message
 from environments.sandboxes.ssh import scripts
 from environments.sandboxes.ssh.connections import require_asyncssh
 from environments.sandboxes.ssh.host import Host
@@ -82,10 +82,11 @@ class SSHBackend(Backend):
         directory = posixpath.join(self._host.run_directory, family)
         facts = self._host.facts
         processes = spec.resources.processes or self._config.sandbox_processes or _DEFAULT_PROCESSES
+        home = f"{directory}/home"
         place = Place(
             family=family,
-            home=f"{directory}/home",
-            working_directory=posixpath.join(f"{directory}/home", spec.working_directory or ""),
+            home=home,
+            working_directory=absolute(spec.working_directory or "", home, home),
             scratch=f"{directory}/scratch",
             user=facts.user,
             environment=_environment(directory, facts.user, facts.path) | dict(spec.environment),
@@ -138,9 +139,7 @@ class SSHMachine(Machine):
     async def alive(self) -> bool:
         """Whether the host answers and the sandbox's directory is there."""
         try:
-            ended, _, _ = await self._host.run(
-                scripts.is_directory(f"{self._directory}/scratch"), urgent=True
-            )
+            ended, _, _ = await self._host.run(scripts.is_directory(self._directory), urgent=True)
         except (SandboxError, ConfigError):
             return False
         return ended.code == 0
@@ -180,7 +179,7 @@ def _prelude(directory: str, family: str, processes: int) -> str:
     """Runs before every command."""
     gone = f"{{ echo {quote(gone_message(family))} >&2; exit {GONE}; }}"
     return (
-        f"[ -d {quote(directory + '/scratch')} ] || {gone}\n"
+        f"[ -d {quote(directory)} ] || {gone}\n"
         "unset SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK SSH_ORIGINAL_COMMAND MAIL OLDPWD\n"
         f"{process_limit(processes)}"
     )

@@ -20,7 +20,7 @@ from environments.sandboxes.ssh.options import SSHOptions
 
 logger = logging.getLogger(__name__)
 
-BASE = "~/.hermes-environments"
+BASE = "~/.cache/hermes-environments"
 _RENEWAL = 20.0
 _GRACE = 60
 """Seconds that a run's keeper waits for us to come back after its connection was lost."""

@@ -14,6 +14,9 @@ QUIET = 0.15
 """Seconds of silence after a program's end until its output counts as complete, where a process that
 it left behind keeps the stream open; else the end of the stream says so."""
 
+TALK = 1.5
+"""Seconds after which it counts as complete although that process goes on talking."""
+
 _STDERR = 1  # asyncssh's EXTENDED_DATA_STDERR, which is SSH's own number
 
 
@@ -29,6 +32,7 @@ class SSHChannel(Channel):
         self._closed = False
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Exit] = self._loop.create_future()
         self._room = asyncio.Event()
@@ -53,7 +57,7 @@ class SSHChannel(Channel):
 
     def close_stdin(self) -> None:
         """Close its standard input."""
-        if not self._closed:
+        if not self._closed and not self._channel.is_closing():
             self._channel.write_eof()
 
     async def wait(self) -> Exit:
@@ -74,11 +78,11 @@ class SSHChannel(Channel):
             self._wait_for_silence()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Let go of it. What it left behind may go on writing; nobody reads it."""
         self._receive = _ignore
         if self._channel is not None and not self._closed:
-            self._channel.close()
-            self.resume()  # a paused channel would never see its end
+            self.close_stdin()
+            self.resume()
         if not self._ended.done():
             self._ended.cancel()
 
@@ -129,6 +133,7 @@ class SSHChannel(Channel):
 
     def _end(self, ended: Exit) -> None:
         self._exit = ended
+        self._deadline = self._loop.time() + TALK
         self._room.set()
         self._wait_for_silence()
 
@@ -136,7 +141,8 @@ class SSHChannel(Channel):
         if self._timer is not None:
             self._timer.cancel()
         if self._exit is not None and not self._paused and not self._ended.done():
-            self._timer = self._loop.call_later(QUIET, self._finish, self._exit)
+            when = min(self._loop.time() + QUIET, self._deadline)
+            self._timer = self._loop.call_at(when, self._finish, self._exit)
 
     def _finish(self, ended: Exit) -> None:
         if self._timer is not None:
