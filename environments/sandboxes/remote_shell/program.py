@@ -43,6 +43,11 @@ def framed(program: bytes) -> bytes:
     return b"%d\n%s" % (len(program), program)
 
 
+def set_mark(mark: str) -> str:
+    """Shell text that marks the shell itself and all that it starts, by the limit."""
+    return f"ulimit -w {mark} 2>/dev/null || ulimit -x {mark} 2>/dev/null"
+
+
 def process_limit(processes: int) -> str:
     """Shell text that limits processes where only the kernel's limit per user is at hand.
 
@@ -103,7 +108,7 @@ def _program(last: str, start: Start) -> bytes:
     lines = [
         "{",
         start.prelude,
-        f"ulimit -w {start.mark} 2>/dev/null || ulimit -x {start.mark} 2>/dev/null",
+        set_mark(start.mark),
         *(f"export {name}={quote(value)}" for name, value in named.items() if _IDENTIFIER.match(name)),
         f"cd {quote(start.directory)} || exit 127",
         "exec 2>&1" if start.merge else "",

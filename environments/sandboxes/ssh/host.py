@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from environments.errors import SandboxError
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
-from environments.sandboxes.remote_shell.program import BOOTSTRAP, framed, quote
+from environments.sandboxes.remote_shell.program import BOOTSTRAP, framed, new_family, quote
 from environments.sandboxes.ssh import owner, scripts
 from environments.sandboxes.ssh.connections import Connections
 from environments.sandboxes.ssh.options import SSHOptions
@@ -48,6 +48,7 @@ class Host:
         self._connections = Connections(options)
         prefix = re.sub(r"[^A-Za-z0-9_.-]", "-", run_id).lstrip(".-")[:80] or "run"
         self._run_name = f"{prefix}-{secrets.token_hex(4)}"
+        self._keeper = new_family()
         self._starting = asyncio.Lock()
         self._facts: Facts | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -75,7 +76,7 @@ class Host:
                 logger.info("removing %d dead runs from %s", len(dead), self.name)
                 await self._checked(scripts.remove_runs([posixpath.join(facts.base, name) for name in dead]))
             directory = posixpath.join(facts.base, self._run_name)
-            await self._checked(scripts.make_run(directory, owner.this_owner()))
+            await self._checked(scripts.make_run(directory, owner.this_owner(), self._keeper))
             self._facts = facts
             self._keeping = asyncio.ensure_future(self._keep())
 
@@ -157,7 +158,7 @@ class Host:
             await asyncio.sleep(_RENEWAL / 4)
 
     async def _keep_by_one_channel(self) -> None:
-        keeper = scripts.keep_lease(self.run_directory, _GRACE)
+        keeper = scripts.keep_lease(self.run_directory, self._keeper, _GRACE)
         channel = await self.open(keeper, lambda *_: None, urgent=True)
         ending = asyncio.ensure_future(channel.wait())
         try:

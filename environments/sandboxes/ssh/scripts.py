@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, quote
+from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, mark_of, quote, set_mark
 
 _KILL = f"""
 marked() {{
@@ -87,20 +87,22 @@ exit 0
     )
 
 
-def make_run(directory: str, owner: str) -> bytes:
-    """Make a run's directory."""
+def make_run(directory: str, owner: str, keeper: str) -> bytes:
+    """Make a run's directory, and in it one that has its keeper killed with the sandboxes."""
     path = quote(directory)
     return _program(
-        f"umask 077; mkdir {path} && echo lease >{path}/lease && printf '%s\\n' {quote(owner)} >{path}/owner"
+        f"umask 077; mkdir {path} {path}/{keeper} && echo lease >{path}/lease "
+        f"&& printf '%s\\n' {quote(owner)} >{path}/owner"
     )
 
 
-def keep_lease(directory: str, grace: int) -> bytes:
+def keep_lease(directory: str, keeper: str, grace: int) -> bytes:
     """Renew the lease at every line of input. At its end wait ``grace`` seconds; where nobody has
-    renewed the lease by then the run is dead, and is removed."""
+    renewed the lease by then the run is dead, and is removed. ``keeper`` is the family of its mark."""
     return _program(
         f"""
 {_KILL}
+{set_mark(mark_of(keeper, 0))}
 d={quote(directory)}
 while read -r line; do
   [ "$line" = done ] && exit 0
@@ -112,6 +114,7 @@ exec >/dev/null 2>&1
 before=$(cat "$d/lease")
 sleep {grace}
 [ "$(cat "$d/lease" 2>/dev/null)" = "$before" ] || exit 0
+rmdir "$d/{keeper}"  # or we would kill ourselves first
 remove_run "$d"
 exit 0
 """

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -107,3 +109,27 @@ def shared_tests(*, without: frozenset[str] = frozenset()) -> dict[str, Any]:
             if (is_test and key not in without) or type(value).__name__ == "FixtureFunctionDefinition":
                 found[key] = value
     return found
+
+
+def killed_run(name: str, settings: dict[str, Any], count: int) -> None:
+    """Make ``count`` sandboxes in a process of its own, and kill that process."""
+    script = Path(__file__).with_name("dead_run.py")
+    run = subprocess.Popen(
+        [sys.executable, str(script), name, json.dumps(settings), str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def living(arguments: str) -> int:
+    """How many processes of the host have exactly these arguments."""
+    table = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True)
+    lines = [line.split(None, 1) for line in table.stdout.splitlines()]
+    return sum(1 for state, args in lines if not state.startswith("Z") and args == arguments)
