@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 _BACKENDS = {
     "local": "environments.sandboxes.local.backend:LocalBackend",
     "docker": "environments.sandboxes.docker.backend:DockerBackend",
+    "modal": "environments.sandboxes.modal.backend:ModalBackend",
     "ssh": "environments.sandboxes.ssh.backend:SSHBackend",
     "singularity": "environments.sandboxes.singularity.backend:SingularityBackend",
 }
 
-_NOT_YET = frozenset({"modal", "daytona"})
+_NOT_YET = frozenset({"daytona"})
 """Names that are part of the product; their backends are not part of this version."""
 
 

@@ -1,0 +1,1 @@
+"""What the backends share whose sandboxes run on a provider's machines."""

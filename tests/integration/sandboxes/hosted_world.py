@@ -1,0 +1,41 @@
+"""Worlds whose sandboxes are made by a provider's real SDK on a server of ``tests/servers``."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from servers.modal_server import ModalServer
+
+
+def require(sdk: str) -> None:
+    """Skip where the SDK is not installed."""
+    if importlib.util.find_spec(sdk) is None:
+        pytest.skip(f"the SDK of {sdk} is not installed: pip install '.[{sdk}]'")
+
+
+def modal_server(patch: pytest.MonkeyPatch) -> Iterator[ModalServer]:
+    """A server for Modal's SDK, which is pointed to it."""
+    require("modal")
+    from servers.modal_server import ModalServer
+
+    server = ModalServer()
+    server.start()
+    patch.setenv("MODAL_SERVER_URL", server.url)
+    patch.setenv("MODAL_TOKEN_ID", "ak-test")
+    patch.setenv("MODAL_TOKEN_SECRET", "as-test")
+    forget_modal_client()
+    yield server
+    forget_modal_client()
+    server.stop()
+
+
+def forget_modal_client() -> None:
+    """The SDK keeps its first client for as long as the process lives."""
+    from modal.client import _Client
+
+    _Client._client_from_env = None
