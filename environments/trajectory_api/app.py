@@ -43,6 +43,9 @@ BACKPRESSURE_HEADER = "X-Accept-Backpressure"
 
 KEY_HEADER = "Idempotency-Key"
 
+_PATIENCE = 8
+"""Times the limit that is read of a body that is too long, before the connection is closed."""
+
 _NOT_REGISTERED = {
     "status": "error",
     "message": "Trainer not registered. Call /register first.",
@@ -349,17 +352,22 @@ class _Endpoints:
         return parse(decode_body(body, encoding, self.service.limits.body))
 
     async def _body(self, request: Request) -> bytes:
+        """The body as it came. One that is too long is read to its end, so that its sender gets the
+        refusal and not a broken connection, but not kept.
+        """
         limit = self.service.limits.body
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > limit:
-            raise too_large(limit)
         parts: list[bytes] = []
         size = 0
         async for part in request.stream():
             size += len(part)
-            if size > limit:
-                raise too_large(limit)
-            parts.append(part)
+            if size > _PATIENCE * limit:
+                break
+            if size <= limit:
+                parts.append(part)
+            else:
+                parts.clear()
+        if size > limit:
+            raise too_large(limit)
         return b"".join(parts)
 
 

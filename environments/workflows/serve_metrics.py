@@ -1,4 +1,4 @@
-"""Numbers of a ``serve`` run, by their names in Atropos, and why groups were not sent, which it never told."""
+"""Numbers of a ``serve`` run by their names in Atropos, and why groups were not sent."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ServeMetrics:
         self.sent += 1
         self._staleness.append(staleness)
 
-    def not_sent(self, reason: str) -> None:
-        """A group, or a row of one, was not sent."""
-        self._not_sent[reason] = self._not_sent.get(reason, 0) + 1
+    def not_sent(self, reason: str, count: int = 1) -> None:
+        """Groups, or rows of one, were not sent."""
+        self._not_sent[reason] = self._not_sent.get(reason, 0) + count
 
     def take(self) -> dict[str, Any]:
         """The numbers since the last call."""
