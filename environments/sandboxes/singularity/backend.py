@@ -40,7 +40,8 @@ w={wanted}
 h=${{HOME:-/}}
 case $w in /*) ;; "~"|"~/"*) w=$h${{w#"~"}} ;; *) w=$h${{w:+/$w}} ;; esac
 mkdir -p -- "$h" "$w" && mkdir -p -m 700 {scratch} && cd "$w" || exit 1
-printf '%s\\n' "$h" "$(id -un 2>/dev/null || id -u)" "$w"
+u=$(id -un 2>/dev/null) || u=$(id -u)
+printf '%s\\n' "$h" "$u" "$w"
 }}"""
 """Prints home, user and working directory inside, and makes what is missing of them."""
 

@@ -15,7 +15,15 @@ CAPABILITIES = (
 )
 """What root in a sandbox may do, where root starts it: enough to install packages and to change users."""
 
-_READ_ONLY = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/sys/devices/system")
+_READ_ONLY = (
+    "/proc/sys",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/acpi",
+    "/proc/pressure",
+    "/sys/devices/system",
+)
 """Parts of the kernel's own file systems that root could change for the whole machine."""
 
 _HIDDEN = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/sysrq-trigger")
