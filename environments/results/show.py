@@ -104,6 +104,9 @@ def _console() -> Console:
 
 
 COLUMNS = ("#", "item", "attempt", "reward", "passed", "ending", "outcome", "turns", "tokens", "time")
+NARROW = 100
+"""Columns of a terminal below which the table leaves room for the items' names."""
+LEFT_OUT_WHERE_NARROW = frozenset({"attempt", "turns"})
 RIGHT = frozenset({"#", "attempt", "reward", "turns", "tokens", "time"})
 
 
@@ -129,7 +132,9 @@ def _print_table(console: Console, rows: Iterable[Row], options: argparse.Namesp
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in COLUMNS:
+    narrow = console.width < NARROW
+    shown = [name for name in COLUMNS if not (narrow and name in LEFT_OUT_WHERE_NARROW)]
+    for name in shown:
         table.add_column(
             name, justify="right" if name in RIGHT else "left", no_wrap=name != "item", overflow="fold"
         )
@@ -138,7 +143,7 @@ def _print_table(console: Console, rows: Iterable[Row], options: argparse.Namesp
         totals.add(row)
         texts = [Text(cell) for cell in cells(row)]
         texts[COLUMNS.index("passed")].stylize({True: "green", False: "red", None: "yellow"}[row.passed])
-        table.add_row(*texts)
+        table.add_row(*(text for name, text in zip(COLUMNS, texts, strict=True) if name in shown))
     if not totals.rows:
         filtered = " that match" if options.failed or options.item else ""
         sys.stderr.write(f"{options.file} has no rollouts{filtered}\n")
