@@ -184,6 +184,9 @@ class _Conversation:
             choice = reply.choices[0]
             calls = self._append_reply(choice)
             ending = ending_of_reply(choice, calls)
+            if ending is None and not calls and choice.message.malformed_calls:
+                self._explain_malformed(choice.message.malformed_calls)
+                continue
             if ending is None and calls:
                 await self._run_calls(calls)
                 if self._repeats(calls):
@@ -263,6 +266,13 @@ class _Conversation:
             self.result.messages.append(
                 {"role": "tool", "tool_call_id": call.id, "name": name, "content": outcome.content}
             )
+
+    def _explain_malformed(self, problems: Sequence[str]) -> None:
+        """The model began a call in its text and did not finish it well: no call, but no end either."""
+        for problem in problems:
+            self.result.tool_errors.append(ToolError(self.result.turns_used, "", "", problem, ""))
+        text = "A tool call in your message could not be read: " + "; ".join(problems) + ". Write it again."
+        self.result.messages.append({"role": "user", "content": text})
 
     def _repeats(self, calls: list[ToolCall]) -> bool:
         if self.loop.repeated_calls_limit is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from environments.attempt_scope import GroupScope, current_group, derive_seed
@@ -34,22 +33,6 @@ def new_group(environment: BaseEnv, item: Item, draw: int | None, *, prefix: str
     if environment.active_run is not None:
         group.finished = environment.active_run.earlier(group_id, item_id, item_hash)
     return group
-
-
-def new_attempt(environment: BaseEnv, group: GroupScope, number: int) -> Attempt:
-    """An empty record with its identity and provenance."""
-    run = environment.active_run
-    assert run is not None, "attempts belong to a run"
-    return Attempt(
-        run_id=run.run_id,
-        environment=environment.environment_name,
-        item_id=group.item_id,
-        group_id=group.group_id,
-        attempt=number,
-        seed=derive_seed(group.seed, number),
-        provenance=replace(run.provenance, item_hash=group.slots["item_hash"]),
-        item=environment.item_info(group.item),
-    )
 
 
 async def roll_out_group(environment: BaseEnv, item: Item) -> ScoredDataGroup:

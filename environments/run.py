@@ -189,9 +189,7 @@ class Run:
 
 
 @asynccontextmanager
-async def open_run(
-    environment: BaseEnv, directory: Path | None, *, track: bool = True
-) -> AsyncIterator[Run]:
+async def open_run(environment: BaseEnv, directory: Path | None, *, track: bool = True) -> AsyncIterator[Run]:
     """Open the store, start the servers, and release everything at the end, in reverse order.
 
     With ``track=False`` the workflow opens the run's tracker itself.

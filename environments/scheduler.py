@@ -13,10 +13,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from environments.attempt_scope import AttemptScope, GroupScope, current_attempt, current_group
+from environments.attempt_scope import AttemptScope, GroupScope, current_attempt, current_group, derive_seed
 from environments.errors import BadRequest, RunAborted, UserCodeError
 from environments.outcomes import is_fatal, one_line, outcome_of
 from environments.records import (
@@ -97,8 +97,6 @@ async def run_attempt(
         return group.finished[number]
     run = environment.active_run
     assert run is not None, "attempts run inside a workflow"
-    from environments.grouping import new_attempt
-
     queued = time.monotonic()
     failures: list[Failure] = []
     limits = {
@@ -122,6 +120,22 @@ async def run_attempt(
     group.attempts[number] = scope.record
     finished(scope.record)
     return scope.record
+
+
+def new_attempt(environment: BaseEnv, group: GroupScope, number: int) -> Attempt:
+    """An empty record with its identity and provenance."""
+    run = environment.active_run
+    assert run is not None, "attempts belong to a run"
+    return Attempt(
+        run_id=run.run_id,
+        environment=environment.environment_name,
+        item_id=group.item_id,
+        group_id=group.group_id,
+        attempt=number,
+        seed=derive_seed(group.seed, number),
+        provenance=replace(run.provenance, item_hash=group.slots["item_hash"]),
+        item=environment.item_info(group.item),
+    )
 
 
 def backoff(first: float, failures: int, ceiling: float = 60.0) -> float:

@@ -13,11 +13,12 @@ from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import AttemptScope, current_attempt
-from environments.grouping import new_attempt, new_group
+from environments.grouping import new_group
 from environments.outcomes import one_line, outcome_of
 from environments.records import Ending, Failure, Item, Outcome
 from environments.results.fingerprint import scrub_text
 from environments.rollout import Rollout
+from environments.scheduler import new_attempt
 
 if TYPE_CHECKING:
     from types import TracebackType

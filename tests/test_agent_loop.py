@@ -278,3 +278,12 @@ def test_the_callers_messages_are_left_alone() -> None:
     ).run
     asyncio.run(loop(messages))
     assert messages == [{"role": "user", "content": "go"}]
+
+
+def test_a_call_begun_in_the_text_and_not_finished_is_explained() -> None:
+    broken = says("<tool_call>{", malformed_calls=["the JSON ends after 1 character"])
+    result = run(Script(broken, says("done")))
+    assert [m["role"] for m in result.messages] == ["user", "assistant", "user", "assistant"]
+    assert "could not be read" in result.messages[2]["content"]
+    assert len(result.tool_errors) == 1
+    assert result.ending is Ending.STOPPED

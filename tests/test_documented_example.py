@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-EXAMPLE = '''
+EXAMPLE = """
 from environments.hermes_base_env import HermesAgentBaseEnv, HermesAgentEnvConfig
 from atroposlib.envs.server_handling.server_manager import APIServerConfig
 
@@ -58,7 +58,7 @@ class MyEnv(HermesAgentBaseEnv):
 
 if __name__ == "__main__":
     MyEnv.cli()
-'''
+"""
 
 
 def run(directory: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
@@ -77,7 +77,9 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("start", [["my_env.py"], ["-m", "environments.command_line", "my_env.py:MyEnv"]])
-def test_the_example_runs_as_a_script_and_through_the_console_command(tmp_path: Path, start: list[str]) -> None:
+def test_the_example_runs_as_a_script_and_through_the_console_command(
+    tmp_path: Path, start: list[str]
+) -> None:
     ended = run(tmp_path, *start, "process", *OPTIONS)
     assert ended.returncode == 0, ended.stderr
     groups = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

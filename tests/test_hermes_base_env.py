@@ -426,7 +426,10 @@ def test_run_directory_names_no_secret(tmp_path: Path) -> None:
         ({}, None),
         ({"system_prompt": "Be brief."}, "Be brief."),
         ({"thinking_mode": True, "custom_thinking_prompt": "Think!"}, "Think!"),
-        ({"system_prompt": "Be brief.", "thinking_mode": True, "custom_thinking_prompt": "Think!"}, "Be brief.\n\nThink!"),
+        (
+            {"system_prompt": "Be brief.", "thinking_mode": True, "custom_thinking_prompt": "Think!"},
+            "Be brief.\n\nThink!",
+        ),
     ],
 )
 def test_system_and_thinking_prompt(tmp_path: Path, settings: dict[str, Any], expected: str | None) -> None:
