@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import math
@@ -76,6 +77,7 @@ class Link:
         """Whether the API does not answer at the moment."""
         self._told: tuple[str, float] = ("", 0.0)
         self._confirmed: list[tuple[float, int]] = []
+        self._back = asyncio.Event()
 
     # Joining.
 
@@ -183,6 +185,7 @@ class Link:
             if rejected.status in (401, 403):
                 raise refused(self.client.url, rejected) from rejected
             return rejected.status in (408, 425, 429, 502, 503, 504)
+        self._back.set()
         if self.away:
             self.away = False
             self.tell(f"the trajectory API at {self.client.url} answers again")
@@ -209,6 +212,16 @@ class Link:
             jumped=jumped,
         )
         self._confirmed = [(when, members) for when, members in self._confirmed if when > asked]
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before another try; shorter where the API is heard of meanwhile."""
+        if not self.away:
+            await asyncio.sleep(seconds)
+            return
+        self._back.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._back.wait()
 
     def confirmed(self, members: int) -> None:
         """A group was confirmed; until the next look the status does not have it."""

@@ -95,4 +95,4 @@ class Sender:
                 pause = rejected.retry_after or backoff(0.5, failures, LONGEST_PAUSE)
             self.retries += 1
             failures += 1
-            await asyncio.sleep(pause)
+            await self.link.pause(pause)
