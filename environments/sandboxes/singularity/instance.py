@@ -23,6 +23,9 @@ from environments.sandboxes.singularity.program_process import ACKNOWLEDGEMENT, 
 
 _TRIES = 3
 _PATIENCE = 15.0
+_START_TIMEOUT = 30.0
+"""Seconds until a child that does not begin its program is given up."""
+
 _SHELL = ["/bin/sh", "-c", 'read -r n; eval "$(head -c "$n")"', "sh"]
 
 
@@ -70,7 +73,11 @@ class InstanceMachine(Machine):
             self._check_running()
             child = self._take_child()
             try:
-                begun = await child.begin(source, receive)
+                async with asyncio.timeout(_START_TIMEOUT):
+                    begun = await child.begin(source, receive)
+            except TimeoutError:  # or stopped it
+                child.kill()
+                continue
             except BaseException:
                 child.kill()
                 raise

@@ -6,7 +6,7 @@ import asyncio
 import posixpath
 from typing import TYPE_CHECKING
 
-from environments.errors import ConfigError, NotSupported, SandboxError
+from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
 from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
@@ -134,7 +134,8 @@ class SSHMachine(Machine):
         """Kill every process whose mark begins with ``mark``."""
         ended, _, _ = await self._host.run(scripts.kill(mark), urgent=True)
         if ended.code:
-            raise SandboxError(f"some processes of the sandbox on {self._host.name} cannot be killed")
+            # They are another user's now, by sudo or the like.
+            raise SandboxBroken(f"some processes of the sandbox on {self._host.name} cannot be killed")
 
     async def alive(self) -> bool:
         """Whether the host answers and the sandbox's directory is there."""

@@ -20,6 +20,8 @@ URGENT_CHANNELS = 2
 MAX_CONNECTIONS = 64
 _TRIES = 6
 _CONNECT_TIMEOUT = 30.0
+_PAUSE = 5.0
+"""Seconds without a new try after a machine could not be reached."""
 
 
 class Connection:
@@ -41,6 +43,7 @@ class Connections:
         self._connecting = asyncio.Lock()
         self._freed = asyncio.Event()
         self._closed = False
+        self._failure: tuple[float, SandboxError] | None = None
 
     async def open(
         self, command: str, receive: Receiver, *, pty: bool = False, urgent: bool = False
@@ -103,7 +106,7 @@ class Connections:
                 async with self._connecting:
                     found = self._free_connection(urgent)  # another waiter may have connected
                     if found is None:
-                        found = Connection(await self._connect())
+                        found = Connection(await self._connect_unless_in_vain())
                         self._connections.append(found)
                     found.used += 1
                 return found
@@ -128,6 +131,17 @@ class Connections:
             self._connections.remove(link)
             link.connection.close()
         self._freed.set()
+
+    async def _connect_unless_in_vain(self) -> Any:
+        """Connect; where that has just failed, those who waited behind it fail at once."""
+        now = asyncio.get_running_loop().time()
+        if self._failure is not None and now < self._failure[0]:
+            raise SandboxError(str(self._failure[1])) from self._failure[1]
+        try:
+            return await self._connect()
+        except SandboxError as error:
+            self._failure = (asyncio.get_running_loop().time() + _PAUSE, error)
+            raise
 
     async def _connect(self) -> Any:
         """A new connection. ``ConfigError`` where trying again cannot help, else ``SandboxError``."""

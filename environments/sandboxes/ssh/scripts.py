@@ -19,18 +19,18 @@ marked() {{
 }}
 # Freeze until a look finds nothing new, since what is frozen cannot fork; then kill; then look again.
 kill_marked() {{
-  frozen=; round=0
-  while [ $round -lt 200 ]; do
-    round=$((round + 1))
+  frozen=; looks=0; kills=0
+  while [ $kills -lt 8 ]; do
     found=$(marked "$1")
     if [ -z "$found" ]; then return 0; fi
-    if [ "$found" = "$frozen" ]; then
-      kill -KILL $found 2>/dev/null
-      frozen=
-      if [ $round -gt 20 ]; then sleep 1; fi
-    else
+    looks=$((looks + 1))
+    if [ "$found" != "$frozen" ] && [ $looks -lt 100 ]; then
       kill -STOP $found 2>/dev/null
       frozen=$found
+    else
+      kill -KILL $found 2>/dev/null
+      frozen=; looks=0; kills=$((kills + 1))
+      if [ $kills -gt 3 ]; then sleep 1; fi
     fi
   done
   return 1

@@ -16,6 +16,7 @@ from real_backends import RealWorld, killed_run, living, singularity_settings
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
+from environments.sandboxes.singularity import instance
 from environments.sandboxes.singularity.engine import Engine
 
 pytestmark = pytest.mark.integration
@@ -164,10 +165,16 @@ def test_an_exhausted_sandbox_is_cleared_by_kill_all(world: RealWorld) -> None:
     world.run(body, SandboxSpec(resources=Resources(processes=40)))
 
 
-def test_killing_everything_inside_does_no_harm(world: RealWorld) -> None:
+def test_killing_everything_inside_does_no_harm(world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "_START_TIMEOUT", 3.0)
+
     async def body(sandbox: RemoteSandbox) -> None:
         await sandbox.exec("sleep 0.3; kill -9 -1")
         assert (await sandbox.exec("echo again")).text == "again\n"
+        await sandbox.exec(
+            "sleep 0.3; for p in /proc/[0-9]*; do kill -STOP ${p#/proc/}; done & sleep 1", timeout=5
+        )
+        assert (await sandbox.exec("echo and again")).text == "and again\n"
         assert await fails(sandbox, "kill -9 1; sleep 0.2; false")
         assert await sandbox.alive()
 
