@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from environments.errors import NotSupported, SandboxError
@@ -26,7 +28,7 @@ from environments.sandboxes.docker.guard import Guard
 from environments.sandboxes.docker.images import Image, Images
 from environments.sandboxes.docker.ownership import RUN, is_abandoned
 from environments.sandboxes.docker.request import Limits, container_body, limits_of
-from environments.sandboxes.docker.sandbox import DockerSandbox
+from environments.sandboxes.docker.sandbox import DockerSandbox, resolve
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
@@ -52,6 +54,7 @@ class DockerBackend(Backend):
     def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:
         self._config = config
         self._run_id = run_id or f"run-{secrets.token_hex(4)}"
+        self._default_image = config.docker_image or os.environ.get("TERMINAL_DOCKER_IMAGE")
         self._engine = Engine(find_address())
         self._images = Images(self._engine)
         self._creating = asyncio.Semaphore(config.sandbox_creation_concurrency)
@@ -68,6 +71,8 @@ class DockerBackend(Backend):
             failure.fatal = True
             raise failure from error
         await self.reap()
+        if self._default_image is not None:
+            await self._images.get(self._default_image)
 
     async def reap(self) -> int:
         """Remove containers whose run is dead or whose deadline is over; how many there were."""
@@ -84,14 +89,15 @@ class DockerBackend(Backend):
             raise NotSupported(
                 f"the docker backend offers the networks none and public, not {spec.network.mode}"
             )
-        if spec.image is None:
+        name = spec.image or self._default_image
+        if name is None:
             raise NotSupported(
-                "the docker backend needs an image and this task names none: give one in the environment's "
-                "rollout(item, image=...), or use --env.terminal_backend local"
+                "the task names no image for the docker backend: set --env.docker_image, or use "
+                "--env.terminal_backend local"
             )
-        image = await self._images.get(spec.image)
+        image = await self._images.get(name)
         async with self._creating:
-            return await self._create(spec, image)
+            return await self._create(replace(spec, image=name), image)
 
     async def close(self) -> None:
         """Remove what the run still holds, unconfirmed containers included."""
@@ -130,7 +136,7 @@ class DockerBackend(Backend):
     async def _prepare(
         self, container: Container, spec: SandboxSpec, image: Image, limits: Limits, name: str
     ) -> DockerSandbox:
-        guard = Guard(self._engine, container.id, limits.processes)
+        guard = Guard(self._engine, container.id, limits.processes, SCRATCH)
         commands = Commands(self._engine, container, guard)
         try:
             home, directory = await self._look_around(container, commands, guard, spec, image)
@@ -155,23 +161,24 @@ class DockerBackend(Backend):
         self, container: Container, commands: Commands, guard: Guard, spec: SandboxSpec, image: Image
     ) -> tuple[str, str]:
         """Home and working directory of the default user; both exist afterwards, and so does scratch."""
-        directory = spec.working_directory or ""
-        prepare = scripts.shell_command(scripts.PREPARE, SCRATCH, directory, image.user)
         try:
-            _, prepared, probe = await asyncio.gather(
-                guard.start(), commands.run(prepare, user="0"), commands.program(scripts.PROBE)
-            )
+            _, probe = await asyncio.gather(guard.start(), commands.program(scripts.PROBE))
         except (NotStarted, TimeoutError) as error:
             raise NotSupported(
                 f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh and sleep: {error}"
             ) from error
-        if prepared.exit_code != 0:
-            text = prepared.stderr.decode("utf-8", "replace").strip()
-            raise SandboxError(f"the sandbox's directories cannot be made: {text}")
         files.check(files.Outcome(0 if probe.stdout.count(b"\0") == 2 else 1, b"", probe.stderr), "sandbox")
         home, current, tar = probe.stdout.decode("utf-8", "surrogateescape").split("\0")
         container.has_tar = bool(tar)
-        return home or "/", directory or current
+        if spec.working_directory is None:
+            return home or "/", current
+        directory = resolve(spec.working_directory, home or "/", current)
+        prepare = scripts.shell_command(scripts.PREPARE, directory, image.user)
+        prepared = await commands.run(prepare, user="0")
+        if prepared.exit_code != 0:
+            text = prepared.stderr.decode("utf-8", "replace").strip()
+            raise SandboxError(f"the working directory {directory} cannot be made: {text}")
+        return home or "/", directory
 
     async def _host_description(self) -> dict[str, Any]:
         if self._host is None:

@@ -25,6 +25,7 @@ MARK = "HERMES_COMMAND"
 
 _DRAIN_PATIENCE = 5.0
 _LARGEST_MESSAGE = 20_000
+_DEATH_NEWS = 0.1
 _TIMED_OUT = 124
 _KILLED = 128 + signal.SIGKILL
 
@@ -222,6 +223,8 @@ class Commands:
         except EngineError as error:
             raise await self._container.why_dead(during_command=True, cause=error) from error
         if code is None or code in (_KILLED, 255) or code < 0:
+            await self._container.check_running(during_command=True)
+            await asyncio.sleep(_DEATH_NEWS)  # the engine learns of a container's end after its commands'
             await self._container.check_running(during_command=True)
         return _KILLED if code is None or code < 0 else code
 

@@ -6,10 +6,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from environments.errors import NotSupported, SandboxBroken, SandboxError
+from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.docker.engine import Engine, EngineError
 from environments.sandboxes.docker.ownership import FRAMEWORK, LABEL, SANDBOX
 
@@ -31,6 +31,8 @@ class Container:
         self._engine = engine
         self._deadline = time.time() + lifetime
         self._lifetime = lifetime
+        self._released = False
+        self._broken: str | None = None
 
     async def inspect(self) -> dict[str, Any]:
         """The engine's description. Raises ``EngineError`` (404 where it is gone)."""
@@ -49,6 +51,10 @@ class Container:
         ``during_command`` says whether something of the agent ran. Returns ``cause`` where the
         container runs (None without one).
         """
+        if self._released:
+            return SandboxReleased(f"the container {self.id[:12]} was released")
+        if self._broken is not None:
+            return SandboxBroken(self._broken)
         try:
             state = (await self.inspect())["State"]
         except EngineError as error:
@@ -62,14 +68,16 @@ class Container:
         if state.get("OOMKilled"):
             return SandboxBroken("the sandbox used up its memory and died")
         code = state.get("ExitCode")
-        if during_command:
-            return SandboxBroken(f"a command ended the sandbox's own first process (exit code {code})")
-        return SandboxError(
-            f"the container {self.id[:12]} stopped while nothing ran in it (exit code {code})"
-        )
+        if not during_command:
+            return SandboxError(
+                f"the container {self.id[:12]} stopped while nothing ran in it (exit code {code})"
+            )
+        self._broken = f"a command ended the sandbox's own first process (exit code {code})"
+        return SandboxBroken(self._broken)
 
     async def remove(self) -> None:
         """Remove it with all that is in it. An engine that is gone is logged: the next start reaps."""
+        self._released = True
         try:
             await remove_container(self._engine, self.id)
         except EngineError as error:
@@ -105,13 +113,12 @@ async def make_container(
     or ``SandboxError``; nothing is left behind then.
     """
     sandbox_id = body["Labels"][SANDBOX]
+    making = asyncio.ensure_future(_make(engine, name, body, sandbox_id, engine_has))
     try:
-        identity = await _create(engine, name, body, sandbox_id, engine_has)
-        await _repeat(engine, sandbox_id, lambda: _start(engine, identity))
-    except BaseException:
-        await asyncio.shield(_forget(engine, sandbox_id))
+        return Container(engine, await asyncio.shield(making), lifetime)
+    except asyncio.CancelledError:  # what was asked for may still come: it is awaited and removed
+        await asyncio.shield(_forget_when_done(engine, sandbox_id, making))
         raise
-    return Container(engine, identity, lifetime)
 
 
 async def find_containers(engine: Engine, label: str) -> list[dict[str, Any]]:
@@ -144,6 +151,18 @@ async def remove_container(engine: Engine, identity: str) -> None:
             await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
 
 
+async def _make(
+    engine: Engine, name: str, body: dict[str, Any], sandbox_id: str, engine_has: set[str]
+) -> str:
+    try:
+        identity = await _create(engine, name, body, sandbox_id, engine_has)
+        await _repeat(lambda: _start(engine, identity))
+    except SandboxError:
+        await _forget(engine, sandbox_id)
+        raise
+    return identity
+
+
 async def _create(
     engine: Engine, name: str, body: dict[str, Any], sandbox_id: str, engine_has: set[str]
 ) -> str:
@@ -170,7 +189,7 @@ async def _create(
         if error.status is not None and error.status < 500 and error.status not in (409, 429):
             raise NotSupported(f"the engine cannot make the container: {error}") from error
         logger.info("creating a container failed, looking whether it is there all the same: %s", error)
-    identity: str = await _repeat(engine, sandbox_id, create)
+    identity: str = await _repeat(create)
     return identity
 
 
@@ -178,7 +197,7 @@ async def _start(engine: Engine, identity: str) -> None:
     await engine.call("POST", f"/containers/{identity}/start", timeout=_CREATE_TIMEOUT)
 
 
-async def _repeat(engine: Engine, sandbox_id: str, action: Any) -> Any:
+async def _repeat(action: Callable[[], Awaitable[Any]]) -> Any:
     """Try again after failures that may pass."""
     for attempt in range(_TRIES):
         try:
@@ -191,6 +210,12 @@ async def _repeat(engine: Engine, sandbox_id: str, action: Any) -> Any:
                 raise
             await asyncio.sleep(_FIRST_PAUSE * 2**attempt)
     raise AssertionError("unreachable")
+
+
+async def _forget_when_done(engine: Engine, sandbox_id: str, making: asyncio.Future[str]) -> None:
+    await asyncio.wait({making})
+    if making.cancelled() or making.exception() is None:
+        await _forget(engine, sandbox_id)
 
 
 async def _forget(engine: Engine, sandbox_id: str) -> None:

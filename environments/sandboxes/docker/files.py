@@ -84,7 +84,8 @@ def check(outcome: Outcome, path: str) -> Outcome:
         return outcome
     number = _ERRORS.get(code)
     if number is not None:
-        raise OSError(number, os.strerror(number), path)
+        reason = "not a regular file" if code == scripts.NOT_REGULAR else os.strerror(number)
+        raise OSError(number, reason, path)
     number = next((number for known, number in _TEXTS.items() if known in text), errno.EIO)
     raise OSError(number, text[-500:] or f"the file program ended with exit code {code}", path)
 

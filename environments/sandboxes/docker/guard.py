@@ -18,10 +18,11 @@ _ROOM_FOR_GUARD = 64
 class Guard:
     """Sends orders to the program, which is started again whenever the agent has killed it."""
 
-    def __init__(self, engine: Engine, container: str, processes: int) -> None:
+    def __init__(self, engine: Engine, container: str, processes: int, scratch: str) -> None:
         self._engine = engine
         self._container = container
         self._processes = processes
+        self._scratch = scratch
         self._turn = asyncio.Lock()
         self._execution: Execution | None = None
         self._lines: asyncio.StreamReader | None = None
@@ -30,7 +31,13 @@ class Guard:
 
     async def start(self) -> None:
         """Start the program. Raises ``NotStarted`` or ``EngineError``."""
-        argv = ["/bin/sh", "-c", f'eval "${_PROGRAM}"']  # not on the command line, for the sake of `ps`
+        argv = [
+            "/bin/sh",
+            "-c",
+            f'eval "${_PROGRAM}"',
+            "sh",
+            self._scratch,
+        ]  # not on the command line, for the sake of `ps`
         request = Request(argv, {_PROGRAM: GUARD}, user="0", stdin=True)
         self._execution = await start(self._engine, self._container, request, number=False)
         self._lines = asyncio.StreamReader()

@@ -22,6 +22,14 @@ _LONGEST_ARGUMENT = 100_000
 _ALIVE_TIMEOUT = 30.0
 
 
+def resolve(path: str, home: str, directory: str) -> str:
+    """Absolute form of a path that may begin with ``~``."""
+    if path == "~" or path.startswith("~/"):
+        path = home.rstrip("/") + path[1:] or "/"
+    joined = posixpath.join(directory, path)
+    return joined if joined.startswith("/") else f"/{joined}"
+
+
 class DockerSandbox(Sandbox):
     """Commands run through the engine's exec calls; files through small programs run the same way."""
 
@@ -59,6 +67,8 @@ class DockerSandbox(Sandbox):
     ) -> ExecResult:
         """Run a command to its end; see ``Sandbox.exec``."""
         self._check_open()
+        if any("\0" in word for word in ([command] if isinstance(command, str) else command)):
+            return ExecResult(126, stderr=b"a command cannot contain a null byte\n")
         argv = await self._argv(command, cwd, merge=merge_output)
         return await self._commands.run(
             argv, environment=env or {}, stdin=stdin, timeout=timeout, user=user, limit=output_limit
@@ -145,8 +155,7 @@ class DockerSandbox(Sandbox):
     def _resolve(self, path: str) -> str:
         if "\0" in path:
             raise ValueError("embedded null byte in a path")
-        joined = posixpath.join(self.working_directory, path)
-        return joined if joined.startswith("/") else f"/{joined}"
+        return resolve(path, self.home, self.working_directory)
 
     async def _argv(self, command: Command, cwd: str | None, *, merge: bool) -> Sequence[str]:
         directory = self._resolve(cwd or ".") if cwd else self.working_directory

@@ -80,6 +80,7 @@ tree() {
   kill -KILL $members
 }
 exec 2>/dev/null
+mkdir -p -m 777 "$1" && chmod 1777 "$1"
 echo ready
 while read -r order number arguments; do
   case $order in
@@ -93,17 +94,17 @@ done
 
 Orders come by line on standard input. A tree is the command, its descendants and its session; and of
 the orphans that are younger than the command those that carry its mark in their environment, or, if
-no other command ran meanwhile (``alone``), no mark of a running command."""
+no other command ran meanwhile (``alone``), no mark of a running command.
+Argument: a directory that it makes for our files."""
 
 PROBE = 'printf "%s\\0%s\\0" "$HOME" "$PWD"; command -v tar >/dev/null 2>&1 && printf tar'
 """What a sandbox is like for its default user."""
 
 PREPARE = """\
 echo "$$" >&2
-mkdir -p -m 777 "$1" && chmod 1777 "$1" || exit 1
-[ -z "$2" ] || [ -d "$2" ] || { mkdir -p "$2" && { [ -z "$3" ] || chown "$3" "$2"; }; }
+[ -d "$1" ] || mkdir -p "$1" && { [ -z "$2" ] || chown "$2" "$1"; }
 """
-"""Run once as root. Arguments: scratch directory, working directory or nothing, its user or nothing."""
+"""Makes a working directory, as root. Arguments: the directory, its user or nothing."""
 
 NO_ENTRY, IS_DIRECTORY, NOT_DIRECTORY, NO_ACCESS, NOT_REGULAR, FAILED = 81, 82, 83, 84, 85, 86
 """Exit codes of the file programs."""

@@ -1,0 +1,59 @@
+"""The container engines that the tests use, named by environment variables.
+
+``HERMES_TEST_DOCKER_HOST``, ``HERMES_TEST_PODMAN_HOST``: as ``DOCKER_HOST``, for instance
+``unix:///var/run/docker.sock``. ``HERMES_TEST_DOCKER_IMAGE``: an image with bash and python3 that both
+hold (default ``sandbox/debian``). ``HERMES_TEST_BUSYBOX_IMAGE``: one with BusyBox only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from real_backends import RealWorld
+
+from environments.config import HermesAgentEnvConfig
+from environments.sandboxes.base import SandboxSpec
+from environments.sandboxes.docker.backend import DockerBackend
+from environments.sandboxes.docker.sandbox import DockerSandbox
+
+IMAGE = os.environ.get("HERMES_TEST_DOCKER_IMAGE", "sandbox/debian")
+BUSYBOX = os.environ.get("HERMES_TEST_BUSYBOX_IMAGE", "sandbox/busybox")
+
+VARIABLES = {"docker": "HERMES_TEST_DOCKER_HOST", "podman": "HERMES_TEST_PODMAN_HOST"}
+
+
+def use_engine(name: str, patch: pytest.MonkeyPatch) -> str:
+    """Let ``DOCKER_HOST`` name a real engine; skips where there is none."""
+    variable = VARIABLES[name]
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} names no {name} engine to test on")
+    patch.setenv("DOCKER_HOST", os.environ[variable])
+    return os.environ[variable]
+
+
+class EngineWorld(RealWorld):
+    """Makes sandboxes of one image."""
+
+    def __init__(self, image: str = IMAGE) -> None:
+        super().__init__("docker", {"docker_image": image})
+
+    def make(self, run_id: str = "test", **settings: Any) -> DockerBackend:
+        return DockerBackend(HermesAgentEnvConfig(**{**self.settings, **settings}), run_id)
+
+    def spec(self, spec: SandboxSpec | None = None) -> SandboxSpec:
+        spec = spec or SandboxSpec()
+        return spec if spec.working_directory else replace(spec, working_directory="~/place")
+
+    @asynccontextmanager
+    async def docker(self, spec: SandboxSpec | None = None, **settings: Any) -> AsyncIterator[DockerSandbox]:
+        """A sandbox on a backend of its own."""
+        backend = self.make(**settings)
+        try:
+            yield await backend.create(spec or SandboxSpec())
+        finally:
+            await backend.close()
