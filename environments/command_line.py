@@ -4,6 +4,7 @@
     hermes-env terminal_test process --env.total_steps 3
     hermes-env path/to/my_env.py:MyEnv evaluate
     hermes-env show evals/terminal-test/samples.jsonl
+    hermes-env api --port 8000
 
 Nothing is imported before it is known which environment is meant.
 """
@@ -28,6 +29,7 @@ _USAGE = """\
 usage: hermes-env ENVIRONMENT {serve,process,evaluate} [options]
        hermes-env list
        hermes-env show FILE [N]
+       hermes-env api [options]
 
 Evaluate agents, make training data, or roll out for a trainer.
 
@@ -35,10 +37,11 @@ Evaluate agents, make training data, or roll out for a trainer.
                or package.module:MyEnv
   list         list the built-in environments
   show         show the results in FILE, or its N-th record
+  api          run the trajectory API that 'serve' and trainers talk to (also: run-api)
 
 'hermes-env ENVIRONMENT evaluate --help' lists the options of a subcommand with their defaults.
 """
-_COMMANDS = ("list", "show")
+_COMMANDS = ("list", "show", "api")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,6 +80,10 @@ def _dispatch(argv: list[str]) -> int:
         from environments.results.show import main as show
 
         return int(show(rest))
+    if command == "api":
+        from environments.trajectory_api.main import main as api
+
+        return api(rest)
     if command.startswith("-"):
         raise ConfigError(f"unknown option {command}; an environment or a command comes first")
     return _run_environment(command, rest)
