@@ -22,7 +22,12 @@ class Extraction:
     even one that was there before.
     """
 
-    def __init__(self, target: Path, *, max_bytes: int, refused: list[str] | None) -> None:
+    def __init__(self, target: Path, *, strip: int = 0, max_bytes: int, refused: list[str] | None) -> None:
+        """``strip`` is how many leading components every name loses.
+
+        ``refused`` takes the names of what is left out; where it is None, that is an error.
+        """
+        self._strip = strip
         self._target = target
         self._max_bytes = max_bytes
         self._refused = refused
@@ -54,8 +59,8 @@ class Extraction:
             raise OSError(errno.EFBIG, f"more than {self._max_bytes} bytes or {_MAX_ENTRIES} entries")
 
     def _extract(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        parts = [part for part in member.name.split("/") if part not in _STOP]
-        if member.name.startswith("/") or ".." in parts:
+        parts = self._parts(member.name)
+        if member.name.startswith("/") or ".." in member.name.split("/"):
             raise PermissionError(errno.EPERM, "a name leads out of the directory", member.name)
         if not parts:
             return
@@ -72,6 +77,9 @@ class Extraction:
             self._make_hard_link(path, member)
         else:
             self._refuse(member, "it is neither file, directory nor link")
+
+    def _parts(self, name: str) -> list[str]:
+        return [part for part in name.split("/") if part not in _STOP][self._strip :]
 
     def _refuse(self, member: tarfile.TarInfo, reason: str) -> None:
         if self._refused is None:
@@ -115,9 +123,9 @@ class Extraction:
         path.symlink_to(member.linkname)
 
     def _make_hard_link(self, path: Path, member: tarfile.TarInfo) -> None:
-        parts = [part for part in member.linkname.split("/") if part not in _STOP]
+        parts = self._parts(member.linkname)
         source = self._target.joinpath(*parts)
-        inside = not member.linkname.startswith("/") and ".." not in parts
+        inside = parts and not member.linkname.startswith("/") and ".." not in member.linkname.split("/")
         if not (inside and self._parents_are_directories(parts[:-1]) and _is_file(source)):
             self._refuse(member, "the hard link leads to no file of the archive")
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from environments.errors import ConfigError, NotSupported, UnknownName
+from environments.errors import ConfigError, UnknownName
 from environments.sandboxes.base import Backend
 
 if TYPE_CHECKING:
@@ -15,12 +15,10 @@ _BACKENDS = {
     "local": "environments.sandboxes.local.backend:LocalBackend",
     "docker": "environments.sandboxes.docker.backend:DockerBackend",
     "modal": "environments.sandboxes.modal.backend:ModalBackend",
+    "daytona": "environments.sandboxes.daytona.backend:DaytonaBackend",
     "ssh": "environments.sandboxes.ssh.backend:SSHBackend",
     "singularity": "environments.sandboxes.singularity.backend:SingularityBackend",
 }
-
-_NOT_YET = frozenset({"daytona"})
-"""Names that are part of the product; their backends are not part of this version."""
 
 
 def create_backend(name: str, config: HermesAgentEnvConfig, run_id: str) -> Backend:
@@ -28,16 +26,11 @@ def create_backend(name: str, config: HermesAgentEnvConfig, run_id: str) -> Back
 
     ``name`` may be the import path ``module:Class`` of a ``Backend`` whose constructor takes
     ``(config, run_id)``. Raises ``UnknownName``, ``ConfigError`` for a path that cannot be
-    imported, ``NotSupported`` for a backend that this version lacks.
+    imported, ``MissingExtra`` for a backend whose SDK is not installed.
     """
-    if name in _NOT_YET:
-        raise NotSupported(
-            f"the sandbox backend {name!r} is not available in this version of hermes-environments; "
-            "'local' is (env.terminal_backend: local)"
-        )
     path = _BACKENDS.get(name, name)
     if ":" not in path:
-        raise UnknownName("sandbox backend", name, [*_BACKENDS, *_NOT_YET], "env.terminal_backend")
+        raise UnknownName("sandbox backend", name, _BACKENDS, "env.terminal_backend")
     made: Backend = _load(path)(config, run_id)
     return made
 

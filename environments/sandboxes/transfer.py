@@ -108,20 +108,33 @@ async def download_dir(
     error (``PermissionError``), unless ``refused`` is given: then they are left out and named there.
     More than ``max_bytes`` is an error (``OSError`` with ``EFBIG``), names that lead out always are.
     """
-    if (await sandbox.stat(posixpath.join(remote_dir, "."))).kind != "directory":
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), remote_dir)
-    extraction = Extraction(Path(local_dir), max_bytes=max_bytes, refused=refused)
+    source = await _directory(sandbox, remote_dir)
+    strip = 0 if source == "/" else 1  # names in the archive begin with that of the directory
+    extraction = Extraction(Path(local_dir), strip=strip, max_bytes=max_bytes, refused=refused)
     read, write = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(write, False)
     extracting = asyncio.ensure_future(asyncio.to_thread(extraction.run, read))
     try:
-        async for chunk in sandbox.download_tar(posixpath.join(remote_dir, ".")):
+        async for chunk in sandbox.download_tar(source):
             if not await _write(write, chunk):
                 break
     finally:
         os.close(write)  # the thread sees the end and stops, also when we were cancelled
         await asyncio.wait({extracting})
     return extracting.result()
+
+
+async def _directory(sandbox: Sandbox, path: str) -> str:
+    """The path of a directory, a link to one followed. ``NotADirectoryError``."""
+    path = posixpath.normpath(path)
+    kind = (await sandbox.stat(path)).kind
+    if kind == "link":
+        found = await sandbox.exec(["readlink", "-f", "--", path], timeout=60)
+        path = os.fsdecode(found.stdout.removesuffix(b"\n")) or path
+        kind = (await sandbox.stat(path)).kind
+    if kind != "directory":
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    return path
 
 
 async def _target(sandbox: Sandbox, remote_path: str, name: str) -> str:

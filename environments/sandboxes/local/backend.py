@@ -79,7 +79,7 @@ class LocalBackend(Backend):
         await self.check()
         async with self._creating:
             sandbox = await self._build(self.isolation, spec)
-        self._live.add(sandbox)
+        self._live = {other for other in self._live if not other.released} | {sandbox}
         return sandbox
 
     async def close(self) -> None:
@@ -113,9 +113,7 @@ class LocalBackend(Backend):
         if self._closed:
             await guard.close()
             raise SandboxError("the backend is closed")
-        sandbox = LocalSandbox(guard, self._info(rung, spec, settings, report), report)
-        guard.on_closed = lambda: self._live.discard(sandbox)
-        return sandbox
+        return LocalSandbox(guard, self._info(rung, spec, settings, report), report)
 
     def _settings(self, rung: str, spec: SandboxSpec) -> dict[str, Any]:
         assert self._directory is not None

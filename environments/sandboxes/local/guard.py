@@ -42,8 +42,8 @@ class Guard:
         self._closing = False
         self._reason = ""
         self._end_descriptor = -1
-        self.on_closed: Callable[[], object] = bool
-        """Called once the sandbox is gone for good."""
+        self.on_end: Callable[[], object] = bool
+        """Called once the guardian is gone, for whatever reason."""
         self.ended = asyncio.Event()
         """Set when the guardian's process is gone, and with it everything of the sandbox."""
 
@@ -109,7 +109,6 @@ class Guard:
             self._process.send_signal(signal.SIGKILL)
             await self._wait_for_end(_END_PATIENCE)
             await asyncio.to_thread(remove_tree, self._settings["directory"])
-        self.on_closed()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         descriptors = (self._their_orders.fileno(), self._their_requests.fileno())
@@ -182,6 +181,7 @@ class Guard:
                 future.set_exception(self.failure())
         os.close(self._last_words)
         self._last_words = -1
+        self.on_end()
 
     def _has_more(self) -> bool:
         try:

@@ -46,6 +46,11 @@ class Job:
         except OSError:  # the other side is gone
             return
 
+    def lose(self) -> None:
+        """The sandbox is gone: nothing more will come."""
+        self.close()
+        self._receiver(None)
+
     def close(self) -> None:
         """Forget the job. Idempotent."""
         if self._socket.fileno() >= 0:

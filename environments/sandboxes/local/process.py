@@ -26,6 +26,8 @@ class LocalProcess(Process):
         self._rest = CappedOutput(DEFAULT_OUTPUT_LIMIT)
         self._exit_code: int | None = None
         self._exited = asyncio.Event()
+        self.started = asyncio.Event()
+        """Set once ``kill`` will find it, or once it is known not to start."""
         self._ended = False
 
     @property
@@ -40,8 +42,7 @@ class LocalProcess(Process):
             return rest
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._reads.append(answer)
-        if not self.job.send({"op": "read"}):
-            self._lose()
+        self.job.send({"op": "read"})  # where that fails, its last words are on their way to us
         return rest + await answer
 
     async def write(self, data: bytes) -> None:
@@ -81,6 +82,7 @@ class LocalProcess(Process):
             return
         wire.close_all(message.descriptors)
         header = message.header
+        self.started.set()
         if "exit" in header:
             self._exit(int(header["exit"]))
         elif "end" in header:
@@ -105,6 +107,7 @@ class LocalProcess(Process):
     def _lose(self) -> None:
         """The supervisor is gone; if it never said how the process ended, it was killed."""
         self._ended = True
+        self.started.set()
         self._exit(-9)
         while self._reads:
             answer = self._reads.popleft()

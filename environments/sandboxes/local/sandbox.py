@@ -27,6 +27,8 @@ _LONGEST_ARGUMENT = 120_000
 _READ_INLINE = 1 << 20
 """Files above this size are read by a thread."""
 
+_KILLED = 137
+
 _LARGEST_SPECIAL_FILE = 16 << 20
 """Bytes read at most from files that claim to be empty, such as those below /proc."""
 
@@ -42,7 +44,14 @@ class LocalSandbox(Sandbox):
         self._guard = guard
         self._number = 0
         self._processes: builtins.list[LocalProcess] = []
+        self._waiting: set[Answer] = set()
         self._closing: asyncio.Future[None] | None = None
+        guard.on_end = self._end
+
+    @property
+    def released(self) -> bool:
+        """Whether it is gone, with all that was in it."""
+        return self._closing is not None and self._closing.done()
 
     # -- commands -------------------------------------------------------------------------------
 
@@ -94,7 +103,7 @@ class LocalSandbox(Sandbox):
             await self._kill(job.number)
             raise
         finally:
-            job.close()
+            self._forget(job)
         return _result(message, time.monotonic() - started, timed_out)
 
     async def spawn(
@@ -114,7 +123,12 @@ class LocalSandbox(Sandbox):
         terminal = os.openpty() if pty and self.info.isolation == "landlock" else ()
         try:
             await self._post(process.job, request, terminal)
+            await process.started.wait()
+            if process.exit_code == _KILLED:
+                await self._explain_loss()
         except BaseException:
+            process.job.hang_up()
+            await self._kill(process.job.number)
             process.release()
             raise
         finally:
@@ -138,7 +152,7 @@ class LocalSandbox(Sandbox):
         except (TimeoutError, SandboxBroken, SandboxReleased):
             return False
         finally:
-            job.close()
+            self._forget(job)
 
     async def close(self) -> None:
         """Release it and everything in it. Goes on to the end even if the caller is cancelled."""
@@ -249,7 +263,7 @@ class LocalSandbox(Sandbox):
             await self._post(job, {"op": operation, "path": path, **details}, descriptors, body)
             message = await job.wait()
         finally:
-            job.close()
+            self._forget(job)
         if message is None:
             await self._explain_loss()
             raise SandboxBroken("a file operation was killed")
@@ -259,7 +273,13 @@ class LocalSandbox(Sandbox):
 
     def _answer(self) -> Answer:
         self._number += 1
-        return Answer(self._number)
+        job = Answer(self._number)
+        self._waiting.add(job)
+        return job
+
+    def _forget(self, job: Answer) -> None:
+        job.close()
+        self._waiting.discard(job)
 
     async def _post(
         self, job: Any, request: dict[str, object], descriptors: tuple[int, ...], body: bytes = b""
@@ -312,8 +332,15 @@ class LocalSandbox(Sandbox):
 
     async def _close(self) -> None:
         await self._guard.close()
+        self._end()
+
+    def _end(self) -> None:
+        """The guardian is gone: tell everybody who waits for something from the sandbox."""
+        for job in self._waiting:
+            job.lose()
         for process in self._processes:
             process.release()
+        self._waiting.clear()
         self._processes.clear()
 
 

@@ -27,6 +27,8 @@ _COUNTED_PER_NAMESPACE = (5, 14)
 
 def main(control: int, requests: int) -> None:
     """Run a guardian over two inherited sockets: the framework's orders and init's requests."""
+    for descriptor in (control, requests):
+        os.set_inheritable(descriptor, False)  # they were, to get here
     with socket.socket(fileno=control) as orders:
         first = wire.receive(orders)
         if first is None:

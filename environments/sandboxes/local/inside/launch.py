@@ -38,7 +38,7 @@ def launch(
         user_namespace, helper = namespaces.from_bubblewrap(settings.bubblewrap, uid)
     child = os.fork()
     if child == 0:
-        ours.close()
+        _close_all_but({0, 1, 2, requests.fileno(), theirs.fileno(), user_namespace})
         _run_child(_Child(settings, requests, theirs, uid), user_namespace)
     theirs.close()
     ours.settimeout(_PATIENCE)
@@ -86,6 +86,17 @@ def _run_child(child: _Child, user_namespace: int | None) -> None:
         child.say({"error": str(error)})
     finally:
         os._exit(status)
+
+
+def _close_all_but(kept: set[int | None]) -> None:
+    """Close what is the guardian's: the framework's orders, locks, the other end of our own socket."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor not in kept:
+            try:
+                os.close(descriptor)
+            except OSError:  # the one that the list was read from
+                continue
 
 
 class _Child:
@@ -157,7 +168,7 @@ class _Child:
         families = set(seccomp.UNIX_SOCKET) if self._uid is not None else set()
         if settings.network:
             families |= seccomp.INTERNET_SOCKET
-        seccomp.install(frozenset(families))
+        seccomp.install(frozenset(families), protected=os.getpid())
         limitations = [
             f"files outside {settings.directory} cannot be made, so paths such as /app do not work",
             "there is no /proc and no /dev/shm of its own, so ps and process substitution do not work",

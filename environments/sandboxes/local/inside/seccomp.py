@@ -15,6 +15,7 @@ _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _RETURN = 0x20, 0x15, 0x35, 0x06
 
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
+_SEND_SIGNAL = {"x86_64": 62, "aarch64": 129}
 _REFUSED = {
     "x86_64": (248, 249, 250, 321, 298, 323, 425, 426, 427, 246, 320, 175, 176, 313, 304),
     "aarch64": (217, 218, 219, 280, 241, 282, 425, 426, 427, 104, 294, 105, 106, 273, 265),
@@ -28,15 +29,16 @@ UNIX_SOCKET = frozenset({int(socket.AF_UNIX)})
 INTERNET_SOCKET = frozenset({int(socket.AF_INET), int(socket.AF_INET6), int(socket.AF_NETLINK)})
 
 
-def install(families: frozenset[int] | None) -> None:
+def install(families: frozenset[int] | None, *, protected: int | None = None) -> None:
     """Filter this process and its descendants; ``families`` are the sockets they may make.
 
+    ``protected`` is a process that they may not ``kill``, neither by number nor as one of all.
     Needs ``no_new_privs``. Raises ``OSError`` where the kernel or the machine cannot do it.
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURE:
         raise OSError(errno.ENOSYS, f"no system-call filter for {machine}")
-    program = b"".join(_program(machine, families))
+    program = b"".join(_program(machine, families, protected))
     buffer = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):
@@ -45,7 +47,7 @@ def install(families: frozenset[int] | None) -> None:
     kernel.prctl(kernel.PR_SET_SECCOMP, 2, ctypes.byref(Program(len(program) // 8, ctypes.addressof(buffer))))
 
 
-def _program(machine: str, families: frozenset[int] | None) -> list[bytes]:
+def _program(machine: str, families: frozenset[int] | None, protected: int | None) -> list[bytes]:
     steps = [
         _step(_LOAD, 4),  # architecture
         _step(_JUMP_EQUAL, _ARCHITECTURE[machine], 1, 0),
@@ -56,6 +58,8 @@ def _program(machine: str, families: frozenset[int] | None) -> list[bytes]:
         steps += [_step(_JUMP_GREATER_EQUAL, 0x40000000, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     for number in _REFUSED[machine]:
         steps += [_step(_JUMP_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | errno.EPERM)]
+    if protected is not None:
+        steps += _refuse_arguments(_SEND_SIGNAL[machine], [protected, 0xFFFFFFFF])
     if families is not None:
         steps += [_step(_JUMP_EQUAL, _SOCKET[machine], 0, len(families) + 2), _step(_LOAD, 16)]  # argument 1
         wanted = sorted(families)
@@ -64,6 +68,18 @@ def _program(machine: str, families: frozenset[int] | None) -> list[bytes]:
         steps.append(_step(_RETURN, _ERRNO | errno.EACCES))
     steps.append(_step(_RETURN, _ALLOW))
     return steps
+
+
+def _refuse_arguments(number: int, values: list[int]) -> list[bytes]:
+    """Steps that refuse a call whose first argument is one of two values."""
+    return [
+        _step(_JUMP_EQUAL, number, 0, 5),
+        _step(_LOAD, 16),
+        _step(_JUMP_EQUAL, values[0], 1, 0),
+        _step(_JUMP_EQUAL, values[1], 0, 1),
+        _step(_RETURN, _ERRNO | errno.EPERM),
+        _step(_LOAD, 0),
+    ]
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import termios
+import time
 from typing import Any
 
 from . import kernel, wire
@@ -24,6 +25,7 @@ from .output import CappedOutput
 from .settings import Settings
 
 _CHUNK = 65536
+_LAST_OUTPUT_PATIENCE = 0.5
 _RESET_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
 
 
@@ -52,8 +54,7 @@ class Supervisor:
         """Run the command to its end, then stay for what it left behind."""
         kernel.set_name(f"job-{self._request['id']}")
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        if self._hung_up():  # cancelled before it began; the guardian may have looked too early
-            return
+        self._die_with_parent()
         wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(wake_write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -75,7 +76,7 @@ class Supervisor:
             if self._status is not None and not self._reported:
                 self._report(self._status)
         if self._spawned:
-            self._drain()
+            self._read_to_end()
             self._send({"end": True}, self._output.take())
 
     # -- the command ----------------------------------------------------------------------------
@@ -87,6 +88,13 @@ class Supervisor:
             self._become_command(*command_side)
         for descriptor in set(command_side) | set(self._attached):
             os.close(descriptor)
+        if self._spawned:
+            self._send({"started": True})
+
+    def _die_with_parent(self) -> None:
+        """Without a process namespace, whose end ends all, a dead init process takes its children along."""
+        if not self._settings.namespaces:
+            kernel.die_with_parent()
 
     def _open_pipes(self) -> tuple[int, int, int]:
         attached = list(self._attached)
@@ -125,6 +133,11 @@ class Supervisor:
 
     def _become_command(self, standard_input: int, standard_output: int, standard_error: int) -> None:
         try:
+            # A guardian that was told to kill this job looked either before the fork, then the
+            # framework has hung up by now, or after it, then it has found this process.
+            if self._hung_up():
+                return
+            self._die_with_parent()
             os.setsid()
             if self._request["pty"]:
                 fcntl.ioctl(standard_input, termios.TIOCSCTTY, 0)
@@ -203,6 +216,17 @@ class Supervisor:
                 if size == 0:
                     break
                 waiting -= size
+
+    def _read_to_end(self) -> None:
+        """Read what is still on its way: a terminal hands on its last output a moment later.
+
+        All writers are dead, so the end comes, unless they gave a descriptor away.
+        """
+        deadline = time.monotonic() + _LAST_OUTPUT_PATIENCE
+        while self._outputs and time.monotonic() < deadline:
+            for descriptor, _ in self._poll.poll(50):
+                if descriptor in self._outputs:
+                    self._read(descriptor, _CHUNK)
 
     def _reap(self) -> None:
         while True:

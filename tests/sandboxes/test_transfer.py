@@ -1,0 +1,237 @@
+"""Files and trees in and out; nothing that comes out may leave its directory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.sandboxes import transfer
+from environments.sandboxes.extraction import Extraction
+from environments.sandboxes.local.sandbox import LocalSandbox
+
+from .conftest import World
+
+
+def digest(top: Path) -> dict[str, str]:
+    """Content of a tree by relative path, links and modes included."""
+    found = {}
+    for path in sorted(top.rglob("*")):
+        name = os.fsencode(path.relative_to(top)).decode("utf-8", "backslashreplace")
+        if path.is_symlink():
+            found[name] = f"link {path.readlink()}"
+        elif path.is_dir():
+            found[name] = "directory"
+        else:
+            found[name] = f"{path.stat().st_mode & 0o111:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return found
+
+
+def make_tree(top: Path) -> None:
+    (top / "deep" / "er" / "est").mkdir(parents=True)
+    (top / "empty").mkdir()
+    names = ["plain", "with space", "new\nline", "ünïcode", "-dash", os.fsdecode(b"\xff\xfe"), "y" * 200]
+    for number, name in enumerate(names):
+        (top / name).write_bytes(os.urandom(1000 * number))
+        (top / "deep" / "er" / name).write_bytes(b"")
+    (top / "deep" / "large").write_bytes(os.urandom(5_000_000))
+    (top / "tool").write_text("#!/bin/sh\n")
+    (top / "tool").chmod(0o755)
+    (top / "link").symlink_to("deep/large")
+    (top / "deep" / "up").symlink_to("../plain")
+    (top / "dangling").symlink_to("nothing")
+
+
+def test_a_tree_there_and_back(world: World, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    make_tree(tmp_path / "in")
+
+    async def body(sandbox: LocalSandbox) -> None:
+        sent = await transfer.upload_dir(sandbox, tmp_path / "in", "~/new/place")
+        assert sent == sum(
+            p.stat().st_size for p in (tmp_path / "in").rglob("*") if p.is_file() and not p.is_symlink()
+        )
+        assert (await sandbox.exec("find ~/new/place | wc -l")).exit_code == 0
+        assert await transfer.download_dir(sandbox, "~/new/place", tmp_path / "out" / "tree") == sent
+        assert digest(tmp_path / "out" / "tree") == digest(tmp_path / "in")
+        await sandbox.exec("ln -s place ~/new/link")
+        await transfer.download_dir(sandbox, "~/new/place/", tmp_path / "out" / "tree")  # over what is there
+        assert digest(tmp_path / "out" / "tree") == digest(tmp_path / "in")
+
+    world.run(body)
+
+
+def test_files_there_and_back(world: World, tmp_path: Path) -> None:
+    small, large = tmp_path / "small.bin", tmp_path / "large.bin"
+    small.write_bytes(bytes(range(256)))
+    small.chmod(0o750)
+    large.write_bytes(os.urandom(20_000_000))
+
+    async def body(sandbox: LocalSandbox) -> None:
+        for file in (small, large):
+            assert await transfer.upload_file(sandbox, file, f"~/up/{file.name}.copy") == file.stat().st_size
+            assert await transfer.download_file(sandbox, f"~/up/{file.name}.copy", tmp_path / "d" / file.name)
+            assert (tmp_path / "d" / file.name).read_bytes() == file.read_bytes()
+        assert (await sandbox.stat("~/up/small.bin.copy")).mode == 0o750
+        await transfer.upload_file(sandbox, small, "~/up")
+        await transfer.upload_file(sandbox, small, "other/")
+        assert await sandbox.read_bytes("~/up/small.bin") == await sandbox.read_bytes("other/small.bin")
+        await transfer.download_file(sandbox, "~/up/small.bin", tmp_path / "d")
+        for remote in ("missing", "~/up"):
+            with pytest.raises(OSError):
+                await transfer.download_file(sandbox, remote, tmp_path / "d" / "x")
+        assert not (tmp_path / "d" / "x").exists()
+        with pytest.raises(FileNotFoundError):
+            await transfer.download_dir(sandbox, "missing", tmp_path / "d2")
+        with pytest.raises(NotADirectoryError):
+            await transfer.download_dir(sandbox, "~/up/small.bin", tmp_path / "d2")
+        with pytest.raises(FileNotFoundError):
+            await transfer.upload_file(sandbox, tmp_path / "missing", "x")
+        with pytest.raises(NotADirectoryError):
+            await transfer.upload_dir(sandbox, small, "x")
+
+    world.run(body)
+
+
+def test_what_leads_out_of_a_tree_is_refused(world: World, tmp_path: Path) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec(
+            "mkdir -p t/sub; echo ok > t/sub/file; ln -s /etc/passwd t/absolute; ln -s ../../x t/sub/up;"
+            " mkfifo t/pipe; ln -s sub t/fine; ln t/sub/file t/hard"
+        )
+        with pytest.raises(PermissionError):
+            await transfer.download_dir(sandbox, "t", tmp_path / "strict")
+        refused: list[str] = []
+        await transfer.download_dir(sandbox, "t", tmp_path / "lax", refused=refused)
+        assert sorted(Path(name).name for name in refused) == ["absolute", "pipe", "up"]
+        assert sorted(digest(tmp_path / "lax")) == ["fine", "hard", "sub", "sub/file"]
+        await sandbox.exec("head -c 2000000 /dev/zero > t/big")
+        with pytest.raises(OSError, match="more than"):
+            await transfer.download_dir(sandbox, "t", tmp_path / "bounded", max_bytes=1_000_000, refused=[])
+
+    world.run(body)
+
+
+def test_cancelled_transfers_leave_nothing_running(strongest_world: World, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "large").write_bytes(bytes(50_000_000))
+
+    async def body(sandbox: LocalSandbox) -> None:
+        for operation in (
+            lambda: transfer.upload_dir(sandbox, tmp_path / "in", "t"),
+            lambda: transfer.download_dir(sandbox, "/usr/share", tmp_path / "out"),
+        ):
+            running = asyncio.ensure_future(operation())
+            await asyncio.sleep(0.1)
+            running.cancel()
+            with pytest.raises((asyncio.CancelledError, OSError)):
+                await running
+        assert (await sandbox.exec("ps -eo args | grep -c '^[t]ar'")).text == "0\n"
+        assert len([*Path("/proc/self/fd").iterdir()]) < 40
+
+    strongest_world.run(body)
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes = b""
+) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size, info.mode = kind, link, len(data), 0o6777
+    return info, data
+
+
+def unpack(
+    target: Path, members: list[tuple[tarfile.TarInfo, bytes]], refused: list[str] | None = None
+) -> int:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for info, data in members:
+            archive.addfile(info, io.BytesIO(data))
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as pipe:
+        pipe.write(buffer.getvalue()[:60_000])
+    return Extraction(target, max_bytes=1000, refused=refused).run(read)
+
+
+HOSTILE = {
+    "parent": [member("../evil", data=b"x")],
+    "inner parent": [member("a/../../evil", data=b"x")],
+    "absolute": [member("/tmp/evil", data=b"x")],
+    "through a link": [member("d", tarfile.SYMTYPE, "."), member("d/file", data=b"x")],
+    "link out": [member("l", tarfile.SYMTYPE, "../out")],
+    "absolute link": [member("l", tarfile.SYMTYPE, "/etc")],
+    "link up through a link": [
+        member("a/b/l", tarfile.SYMTYPE, "../.."),
+        member("m", tarfile.SYMTYPE, "a/b/l/../evil"),
+    ],
+    "hard link out": [member("h", tarfile.LNKTYPE, "../secret")],
+    "hard link to a link": [member("l", tarfile.SYMTYPE, "x"), member("h", tarfile.LNKTYPE, "l")],
+    "device": [member("dev", tarfile.CHRTYPE)],
+    "pipe": [member("pipe", tarfile.FIFOTYPE)],
+    "too large": [member("big", data=b"x" * 1001)],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(OSError):
+        unpack(tmp_path / "target", HOSTILE[name])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["secret", "target"]
+    assert not Path("/tmp/evil").exists()
+
+
+def test_a_link_that_was_there_before_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "target" / "d").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "target" / "f").symlink_to(tmp_path / "elsewhere" / "f")
+    refused: list[str] = []
+    unpack(tmp_path / "target", [member("f", data=b"x"), member("d/g", data=b"x")], refused)
+    assert refused == ["d/g"]
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert (tmp_path / "target" / "f").stat().st_mode & 0o7022 == 0
+
+
+def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as pipe:
+        pipe.write(b"no archive at all" * 100)
+    with pytest.raises(OSError, match="damaged"):
+        Extraction(tmp_path / "t", max_bytes=1000, refused=None).run(read)
+
+
+parts = st.sampled_from(["a", "b", "..", ".", ""])
+paths = st.lists(parts, min_size=1, max_size=4).map("/".join)
+entries = st.tuples(
+    paths, st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE]), paths
+)
+
+
+@given(st.lists(entries, min_size=1, max_size=8))
+def test_no_archive_writes_or_leads_out(contents: list[tuple[str, bytes, str]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        target = Path(place, "x", "y", "target")
+        members = [
+            member(n or "a", kind, link, b"x" * (kind == tarfile.REGTYPE)) for n, kind, link in contents
+        ]
+        with contextlib.suppress(OSError):
+            unpack(target, members, [])
+        outside = [
+            p for p in Path(place).rglob("*") if p not in (target, target.parent, target.parent.parent)
+        ]
+        for path in outside:
+            assert path.is_relative_to(target)
+            assert not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(
+                os.path.realpath(target)
+            )
