@@ -54,8 +54,8 @@ class Ledger:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.done: dict[int, dict[str, Any]] = {}
-        """Lines of the draws that are done with, by draw."""
+        self.done: set[int] = set()
+        """Draws that are done with."""
         self.outcomes: Counter[str] = Counter()
         """How many groups of this training run were sent, or not sent for which reason."""
         self.session: Session | None = None
@@ -75,12 +75,12 @@ class Ledger:
             self.session = Session(last.number + 1 if last else 1, api_run, step, **instance)
             self._report_left_over(last)
         self._save()
-        self.done, self.outcomes = {}, Counter()
+        self.done, self.outcomes = set(), Counter()
         path = self.directory / f"groups-{self.session.number}.jsonl"
         if path.exists():
             for _, line in read_lines(path):
                 entry = orjson.loads(line)
-                self.done[entry["draw"]] = entry
+                self.done.add(entry["draw"])
                 self.outcomes[entry["outcome"]] += 1
         self._file = DurableFile(path)
         self._spool.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class Ledger:
         """A group of a draw is done with: ``sent``, or the reason why it was not."""
         assert self._file is not None
         entry = {"draw": draw, "outcome": outcome, **details}
-        self.done[draw] = entry
+        self.done.add(draw)
         self.outcomes[outcome] += 1
         self._file.append(encode(entry))
 
