@@ -14,7 +14,7 @@ PATIENCE = 4
 """Times the oldest group may be passed over for an exact batch before a smaller one takes it along."""
 
 WINDOW = 4096
-"""Oldest groups looked at for one batch."""
+"""Oldest groups looked at for one batch, beyond those that fill a minimum."""
 
 
 class Waiting(Protocol):
@@ -42,14 +42,13 @@ def choose(queue: Sequence[Waiting], batch_size: int, minimum: Mapping[int, int]
     ``minimum`` gives for some environments how many members a batch has of them at least. Their sum is
     at most ``batch_size``.
     """
-    queue = queue[:WINDOW]
     if sum(group.size for group in queue) < batch_size:
         return None
     fixed = _minimum(queue, batch_size, minimum)
     if fixed is None:
         return None
     left = batch_size - sum(queue[i].size for i in fixed)
-    rest = [i for i in range(len(queue)) if i not in fixed and queue[i].size <= left]
+    rest = [i for i in range(min(len(queue), WINDOW)) if i not in fixed and queue[i].size <= left]
     sizes = [queue[i].size for i in rest]
     reachable = _reachable(sizes, left)
     impatient = bool(rest) and rest[0] == 0 and queue[0].passed >= PATIENCE

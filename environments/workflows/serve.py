@@ -174,11 +174,17 @@ class _Serving:
             looking.result()
 
     def _may_begin(self) -> bool:
-        if self.exhausted or self.pool.running >= self.evaluations.workers(self.workers):
+        if self.exhausted or self.pool.running >= self.evaluations.workers(self._fair_workers()):
             return False
         if time.monotonic() < self.groups.pause_until:
             return False
         return self.link.room(self.groups.underway, self.last_step) > 0
+
+    def _fair_workers(self) -> int:
+        """Groups in flight that this environment's weight beside the others allows."""
+        if self.environment.config.inference_weight < 0:
+            return self.workers
+        return max(1, int(self.workers * min(1.0, self.link.demand.env_weight)))
 
     async def _begin(self) -> None:
         item = await self.environment.next_item()
@@ -230,7 +236,7 @@ class _Serving:
         self.run.show(done=step, total=self.last_step)
         if step == self.step:
             return
-        self.ledger.reached(step)
+        await asyncio.to_thread(self.ledger.reached, step)
         every = self.link.training.checkpoint_interval if self.link.training else 0
         if every > 0 and step // every > self.step // every:
             await run_user_code(self.environment.save_checkpoint, step)

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.trajectory_api.batching import PATIENCE, choose
+from environments.trajectory_api.batching import PATIENCE, WINDOW, choose
 
 
 @dataclass
@@ -50,6 +50,11 @@ def test_minimum_is_kept_and_waited_for() -> None:
     chosen = choose(queue, 8, {1: 2})
     assert chosen == [0, 1, 2, 6]
     assert choose(queue[:6], 8, {1: 2}) is None
+
+
+def test_a_minimum_is_found_behind_any_number_of_others() -> None:
+    queue = [*(Entry(2, 0) for _ in range(WINDOW)), Entry(2, 1)]
+    assert choose(queue, 4, {1: 2}) == [0, WINDOW]
 
 
 queues = st.lists(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import socket
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -220,6 +222,26 @@ def test_large_answers_are_compressed_where_asked_for(url: str) -> None:
     with urllib.request.urlopen(request) as reply:
         assert reply.headers["Content-Encoding"] == "gzip"
         assert json.loads(gzip.decompress(reply.read()))["batch"][0]["tokens"] == group(1, 4)["tokens"]
+
+
+def test_a_batch_whose_reader_goes_away_is_kept_and_listed(running: Server, url: str) -> None:
+    started(url, max_token_len=10**6)
+    row = list(range(120_000))
+    large = {"tokens": [row] * 2, "masks": [row] * 2, "scores": [0.0, 1.0]}
+    for _ in range(2):
+        assert call(url, "POST", "/scored_data", large)[0] == 200
+    path = url.removeprefix(running.url)
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(f"GET {path}/batch HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.recv(100)
+    deadline = time.monotonic() + 10
+    while not (listed := call(url, "GET", "/batches")[1]["batches"]) or listed[0]["state"] == "out":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert listed[0]["state"] == "undelivered" and len(listed[0]["groups"]) == 2
+    assert call(url, "GET", "/batch")[1] == {"batch": None}
+    assert call(url, "POST", "/batches/requeue", {"batch_id": listed[0]["batch_id"]})[0] == 200
+    assert len(call(url, "GET", "/batch")[1]["batch"]) == 2
 
 
 def test_pages_for_people_and_machines(running: Server) -> None:
