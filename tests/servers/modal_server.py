@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from grpclib import GRPCError, Status
@@ -54,6 +55,11 @@ class Execution:
     written: int = 0
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     code: int | None = None
+    finishing: asyncio.Task[None] | None = None
+
+    def has_news(self, number: int, offset: int) -> bool:
+        """Whether there is output of a stream beyond ``offset``, or none will come."""
+        return self.read[number] + len(self.output[number]) > offset or self.ended[number]
 
 
 @dataclass
@@ -334,7 +340,7 @@ class ModalServer:
                 loop.create_task(_pump(execution, 1, execution.process.stdout)),
                 loop.create_task(_pump(execution, 2, execution.process.stderr)),
             ]
-        loop.create_task(_finish(execution, reading))
+        execution.finishing = loop.create_task(_finish(execution, reading))
 
     async def TaskExecStdioRead(self, stream: Stream) -> None:
         request = await stream.recv_message()
@@ -344,7 +350,7 @@ class ModalServer:
         await stream.send_initial_metadata()
         while True:
             async with execution.news:
-                await execution.news.wait_for(lambda: self._has_news(execution, number, offset))
+                await execution.news.wait_for(partial(execution.has_news, number, offset))
                 start = offset - execution.read[number]
                 data = bytes(execution.output[number][start : start + _BATCH])
             if not data:
@@ -362,10 +368,6 @@ class ModalServer:
                     del execution.output[number][: 32 * _BATCH]
                     execution.read[number] += 32 * _BATCH
                     execution.news.notify_all()
-
-    def _has_news(self, execution: Execution, number: int, offset: int) -> bool:
-        held = execution.read[number] + len(execution.output[number])
-        return held > offset or execution.ended[number]
 
     async def TaskExecStdinWrite(self, stream: Stream) -> None:
         request = await stream.recv_message()

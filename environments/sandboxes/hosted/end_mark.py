@@ -12,7 +12,8 @@ import secrets
 from collections.abc import Callable
 
 _START = b"\x1e"
-_LONGEST_CODE = 8
+_LONGEST_CODE = 12
+_CODE = re.compile(rb"(\d{1,9})\r?\n")
 
 WRAPPER = r"""
 trap : INT QUIT
@@ -40,23 +41,23 @@ class MarkedStream:
         self._receive = receive
         self._held = b""
 
-    def feed(self, data: bytes) -> None:
-        """Take output as it comes, cut anywhere. What follows the mark is nobody's any more."""
+    def feed(self, data: bytes) -> bytes:
+        """Take output as it comes, cut anywhere. Returns what follows the mark."""
         if self.code is not None:
-            return
+            return data
         if not self._held and _START not in data:
             self._receive(data)
-            return
+            return b""
         data = self._held + data
         place = data.find(self._mark)
         if place >= 0:
-            self._at_mark(data, place)
-            return
+            return self._at_mark(data, place)
         keep = data.rfind(_START)
         if keep < 0 or not self._mark.startswith(data[keep:]):
             keep = len(data)
         self._pass_on(data[:keep])
         self._held = data[keep:]
+        return b""
 
     def flush(self) -> None:
         """The stream has ended without a mark: what looked like the beginning of one was none."""
@@ -64,14 +65,19 @@ class MarkedStream:
         if self.code is None:
             self._pass_on(held)
 
-    def _at_mark(self, data: bytes, place: int) -> None:
+    def _at_mark(self, data: bytes, place: int) -> bytes:
         self._pass_on(data[:place])
-        found = re.match(rb"(\d+)\r?\n", data[place + len(self._mark) :][:_LONGEST_CODE])
+        rest = data[place + len(self._mark) :]
+        found = _CODE.match(rest)
+        if found is None and len(rest) > _LONGEST_CODE:  # the program has printed the token itself
+            self._pass_on(self._mark)
+            return self.feed(rest)
         if found is None:
             self._held = data[place:]
-            return
+            return b""
         self._held = b""
         self.code = int(found[1])
+        return rest[found.end() :]
 
     def _pass_on(self, data: bytes) -> None:
         if data:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.errors import SandboxError
+from environments.sandboxes.hosted.killing import revoked_directory
 from environments.sandboxes.remote_shell.program import quote
 from environments.sandboxes.remote_shell.sandbox import Place
 
@@ -44,4 +45,5 @@ def place_of(family: str, answer: str, environment: Mapping[str, str]) -> Place:
         scratch=scratch,
         user=user,
         environment={"HOME": home, **environment},
+        revoked=revoked_directory(scratch),
     )

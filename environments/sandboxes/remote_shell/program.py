@@ -79,6 +79,8 @@ class Start:
     stdin: bool = False
     prelude: str = ""
     """Shell text of the machine's own that runs before all else, such as limits."""
+    revoked: str = ""
+    """A directory in which a file named like the mark forbids the program to run."""
 
 
 def for_shell(text: str, start: Start) -> bytes:
@@ -109,6 +111,8 @@ def _program(last: str, start: Start) -> bytes:
         "{",
         start.prelude,
         set_mark(start.mark),
+        # Marked first: whoever revokes and then looks for the mark misses none that began meanwhile.
+        f"[ -e {quote(start.revoked)}/{start.mark} ] && exit 137" if start.revoked else "",
         *(f"export {name}={quote(value)}" for name, value in named.items() if _IDENTIFIER.match(name)),
         f"cd {quote(start.directory)} || exit 127",
         "exec 2>&1" if start.merge else "",

@@ -47,6 +47,8 @@ class Place:
     user: str
     environment: Mapping[str, str] = field(default_factory=dict)
     prelude: str = ""
+    revoked: str = ""
+    """Where the machine's ``kill`` notes marks whose programs may not have begun yet; see ``Start``."""
 
 
 class RemoteSandbox(Sandbox):
@@ -248,6 +250,7 @@ class RemoteSandbox(Sandbox):
             directory=absolute(cwd or "", self.home, self.working_directory),
             environment={**self._place.environment, **(env or {})},
             prelude=self._place.prelude,
+            revoked=self._place.revoked,
         )
 
     async def _program(self, command: Command, start: program.Start) -> bytes:

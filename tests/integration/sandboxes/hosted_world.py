@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from servers.daytona_server import DaytonaServer
     from servers.modal_server import ModalServer
 
 
@@ -31,6 +32,20 @@ def modal_server(patch: pytest.MonkeyPatch) -> Iterator[ModalServer]:
     forget_modal_client()
     yield server
     forget_modal_client()
+    server.stop()
+
+
+def daytona_server(patch: pytest.MonkeyPatch) -> Iterator[DaytonaServer]:
+    """A server for Daytona's SDK, which is pointed to it."""
+    require("daytona")
+    from servers.daytona_server import DaytonaServer
+
+    server = DaytonaServer()
+    server.start()
+    patch.setenv("DAYTONA_API_URL", server.url)
+    patch.setenv("DAYTONA_API_KEY", "test-key")
+    patch.setenv("DAYTONA_TARGET", "us")
+    yield server
     server.stop()
 
 
