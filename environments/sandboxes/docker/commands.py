@@ -6,7 +6,8 @@ import asyncio
 import secrets
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from environments.errors import SandboxBroken, SandboxError
@@ -20,13 +21,12 @@ from environments.sandboxes.docker.process import DockerProcess
 from environments.sandboxes.docker.scripts import shell_command
 from environments.sandboxes.local.inside.output import CappedOutput
 
-MARK = "HERMES_COMMAND"
-"""Variable in the environment of every command, by which its orphans are told from others."""
-
 _DRAIN_PATIENCE = 5.0
 _LARGEST_MESSAGE = 20_000
 _DEATH_NEWS = 0.1
 _TIMED_OUT = 124
+_KILL_TRIES = 3
+_GONE_PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -75,7 +75,7 @@ class Commands:
         self._foreground: list[_Foreground] = []
         self._processes: list[DockerProcess] = []
         self._started = 0
-        self._cleaning: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(
         self,
@@ -134,7 +134,7 @@ class Commands:
     ) -> DockerProcess:
         """Start a background process. Raises ``SandboxError`` where none can be started."""
         mark = new_mark()
-        request = Request(argv, {**environment, MARK: f"{mark}."}, stdin=True, tty=pty)
+        request = Request(argv, environment, stdin=True, tty=pty, mark=mark)
         try:
             execution = await self._start(request, mark)
         except NotStarted as error:
@@ -149,20 +149,32 @@ class Commands:
         return process
 
     async def kill_all(self) -> None:
-        """Kill every process of the agent."""
-        if not await self._guard.kill_everything():
+        """Kill every process of the agent, and let the engine confirm it."""
+        for _ in range(_KILL_TRIES):
+            killed = await self._guard.kill_everything()
+            await self._guard.close()  # the program ends with its input
+            if killed and await self._gone():
+                break
+        else:
             raise await self._cannot_kill()
         for process in self._running_processes():
             await process.wait(_DRAIN_PATIENCE)
+
+    async def _gone(self) -> bool:
+        for pause in _GONE_PAUSES:
+            await asyncio.sleep(pause)
+            if await self._container.only_init_runs():
+                return True
+        return False
 
     async def close(self) -> None:
         """Forget everything; the container is gone."""
         await self._guard.close()
         for process in self._processes:
             await process.release()
-        for task in list(self._cleaning):
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._cleaning, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- one command ----------------------------------------------------------------------------
 
@@ -176,16 +188,17 @@ class Commands:
         """Exit code of a command and whether it ran out of time. It is dead when this is left."""
         job = self._enter()
         try:
-            environment = {**request.environment, MARK: f"{job.mark}."}
-            marked = Request(request.argv, environment, request.user, request.stdin, request.tty)
-            execution = await self._start(marked, job.mark)
+            execution = await self._start(replace(request, mark=job.mark), job.mark)
             try:
                 return await self._follow(execution, job, output, feed, timeout)
             except BaseException:  # cancelled, or the caller's stream failed: nothing of it stays alive
                 await self._in_any_case(self._kill(execution, job.mark, alone=job.alone))
                 raise
             finally:
-                execution.close()
+                if execution.told_code is None:
+                    execution.close()
+                else:
+                    self._keep(execution.discard())
         finally:
             self._foreground.remove(job)
 
@@ -218,6 +231,8 @@ class Commands:
         return await self._result(execution), False
 
     async def _result(self, execution: Execution) -> int:
+        if execution.told_code is not None:
+            return execution.told_code
         try:
             code = await execution.result()
         except EngineError as error:
@@ -255,10 +270,13 @@ class Commands:
 
     async def _in_any_case(self, work: Any) -> None:
         """Do something although this task is being cancelled; a second cancellation leaves it to a task."""
-        task: asyncio.Task[None] = asyncio.ensure_future(_quietly(work))
-        self._cleaning.add(task)
-        task.add_done_callback(self._cleaning.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(self._keep(_quietly(work)))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _kill(self, execution: Execution, mark: str, *, alone: bool) -> None:
         others = [job.mark for job in self._foreground] + [p.mark for p in self._running_processes()]
@@ -284,7 +302,7 @@ class Commands:
 
 def new_mark() -> str:
     """Identity of a command."""
-    return secrets.token_hex(8)
+    return f"{secrets.token_hex(8)}."
 
 
 def _feeder(stdin: bytes | None) -> Callable[[Execution], Awaitable[None]] | None:

@@ -75,6 +75,22 @@ class Container:
         self._broken = f"a command ended the sandbox's own first process (exit code {code})"
         return SandboxBroken(self._broken)
 
+    async def only_init_runs(self) -> bool:
+        """Whether the engine, which the agent cannot deceive, sees no process but our first one's own.
+
+        A process outside cannot join the session of another: what is in that of process 1 is ours.
+        """
+        for arguments in ("-eo pid,sid", "pid,pgid"):  # Docker runs ps; Podman takes names of columns
+            try:
+                query = {"ps_args": arguments}
+                listed = await self._engine.call("GET", f"/containers/{self.id}/top", query=query)
+            except EngineError:
+                continue
+            sessions = [row[1] for row in listed["Processes"]]
+            return sessions == [listed["Processes"][0][0]] * len(sessions)
+        logger.debug("the engine cannot list the processes of %s", self.id[:12])
+        return True
+
     async def remove(self) -> None:
         """Remove it with all that is in it. An engine that is gone is logged: the next start reaps."""
         self._released = True

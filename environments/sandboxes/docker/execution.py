@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from environments.errors import SandboxError
 from environments.sandboxes.docker.engine import Connection, Engine, EngineError
 
+MARK = "HERMES_COMMAND"
+"""Variable in the environment of every command, by which its orphans are told from others."""
+
 STDOUT, STDERR = 1, 2
 
 _PROCESS_NUMBER = re.compile(rb"(\d+)\r?\n")
@@ -27,6 +30,41 @@ class Request:
     user: str | None = None
     stdin: bool = False
     tty: bool = False
+    mark: str = ""
+    """Identity of the command, in its environment."""
+
+
+class EndMark:
+    """Finds, in one stream, the place where a command of ours says that it has ended."""
+
+    def __init__(self, mark: str) -> None:
+        self.code: int | None = None
+        self.held = b""
+        """Bytes that may be the beginning of the message."""
+        self._message = b"\0" + mark.encode() + b" " if mark else b""
+
+    def cut(self, data: bytes) -> bytes:
+        """The part of ``data`` that is certainly the command's own."""
+        if not self._message:
+            return data
+        if self.code is not None:
+            return b""
+        data, self.held = self.held + data, b""
+        place = data.find(self._message)
+        if place >= 0:
+            code, end, _ = data[place + len(self._message) :].partition(b"\n")
+            if end and code.isdigit():
+                self.code = int(code)
+            elif not end:
+                self.held = data[place:]
+            else:
+                return data
+            return data[:place]
+        place = data.rfind(b"\0", -len(self._message))
+        if place >= 0 and self._message.startswith(data[place:]):
+            self.held = data[place:]
+            return data[:place]
+        return data
 
 
 class NotStarted(SandboxError):
@@ -40,26 +78,50 @@ class NotStarted(SandboxError):
 class Execution:
     """A command that runs. ``process`` is its number inside the container, 0 where it does not say."""
 
-    def __init__(self, engine: Engine, identity: str, connection: Connection, tty: bool) -> None:
+    def __init__(self, engine: Engine, identity: str, connection: Connection, tty: bool, mark: str) -> None:
         self.process = 0
         self.loop_time = asyncio.get_running_loop().time()
-        """When it was known to have started, by the loop's clock."""
+        """When it was about to start, by the loop's clock."""
         self._engine = engine
         self._identity = identity
         self._reader, self._writer = connection
         self._tty = tty
+        self._frames = self._read()
         self._backlog: list[tuple[int, bytes]] = []
+        self._ends = {stream: EndMark(mark) for stream in (STDOUT, STDERR)}
 
     @property
     def can_end_input(self) -> bool:
         """Whether its standard input can be closed alone; TLS connections cannot."""
         return self._writer.can_write_eof()
 
+    @property
+    def told_code(self) -> int | None:
+        """Exit code of a command that left processes behind, which still hold its streams."""
+        codes = [end.code for end in self._ends.values()]
+        return codes[0] if None not in codes else None
+
     async def chunks(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Its output as (stream, bytes), until nothing can come any more."""
+        """Its output as (stream, bytes), until it has ended or nothing can come any more."""
+        async for stream, data in self._all_frames():
+            if own := self._ends[stream].cut(data):
+                yield stream, own
+            if self.told_code is not None:
+                return
+        for stream, end in self._ends.items():
+            if end.held and end.code is None:
+                yield stream, end.held
+
+    async def discard(self) -> None:
+        """Read and drop what processes that it left behind still print, until they are gone."""
+        async for _ in self._all_frames():
+            pass
+        self.close()
+
+    async def _all_frames(self) -> AsyncIterator[tuple[int, bytes]]:
         while self._backlog:
             yield self._backlog.pop(0)
-        async for item in self._read():
+        async for item in self._frames:
             yield item
 
     async def send(self, data: bytes) -> None:
@@ -104,7 +166,7 @@ class Execution:
         """Read the process number that every command of ours prints first. ``NotStarted`` without it."""
         head = b""
         other: list[tuple[int, bytes]] = []
-        async for stream, data in self._read():
+        async for stream, data in self._frames:
             if stream != (STDOUT if self._tty else STDERR):
                 other.append((stream, data))
                 continue
@@ -113,7 +175,6 @@ class Execution:
                 self.process = int(found[1])
                 rest = head[found.end() :]
                 self._backlog = other + ([(stream, rest)] if rest else [])
-                self.loop_time = asyncio.get_running_loop().time()
                 return
         raise NotStarted(b"".join(data for _, data in other) + head, await self.result())
 
@@ -141,15 +202,17 @@ async def start(engine: Engine, container: str, request: Request, *, number: boo
 
     Raises ``EngineError`` where the container cannot run anything, ``NotStarted``.
     """
+    variables = {**request.environment, MARK: request.mark} if request.mark else request.environment
     body = {
         "Cmd": list(request.argv),
         "AttachStdin": request.stdin,
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": request.tty,
-        "Env": [f"{name}={value}" for name, value in request.environment.items()],
+        "Env": [f"{name}={value}" for name, value in variables.items()],
         "User": request.user or "",
     }
+    begun = asyncio.get_running_loop().time()
     made = await engine.call("POST", f"/containers/{container}/exec", body=body)
     settings = {"Detach": False, "Tty": request.tty}
     try:
@@ -158,7 +221,8 @@ async def start(engine: Engine, container: str, request: Request, *, number: boo
         if error.status is None:
             raise
         raise NotStarted(str(error).encode(), None) from error
-    execution = Execution(engine, made["Id"], connection, request.tty)
+    execution = Execution(engine, made["Id"], connection, request.tty, request.mark)
+    execution.loop_time = begun
     if number:
         try:
             await execution.await_start()

@@ -51,7 +51,8 @@ class Guard:
         self, process: int, age: float, command: str, *, alone: bool, others: Iterable[str]
     ) -> bool:
         """Kill a command begun ``age`` seconds ago with all that it started. False if impossible."""
-        words = [str(process), str(int(age * 100)), command, str(int(alone)), *others]
+        marks = [mark.rstrip(".") for mark in (command, *others)]
+        words = [str(process), str(int(age * 100)), marks[0], str(int(alone)), *marks[1:]]
         return await self._order("tree", words)
 
     async def kill_everything(self) -> bool:

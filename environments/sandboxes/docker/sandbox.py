@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import posixpath
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from environments.sandboxes.docker import files, tar
 from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.process import DockerProcess
-from environments.sandboxes.docker.scripts import COMMAND, shell_command
+from environments.sandboxes.docker.scripts import COMMAND, SPAWN, shell_command
 
 _LONGEST_ARGUMENT = 100_000
 """The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
@@ -69,7 +70,7 @@ class DockerSandbox(Sandbox):
         self._check_open()
         if any("\0" in word for word in ([command] if isinstance(command, str) else command)):
             return ExecResult(126, stderr=b"a command cannot contain a null byte\n")
-        argv = await self._argv(command, cwd, merge=merge_output)
+        argv = await self._argv(COMMAND, command, cwd, merge=merge_output)
         return await self._commands.run(
             argv, environment=env or {}, stdin=stdin, timeout=timeout, user=user, limit=output_limit
         )
@@ -84,7 +85,7 @@ class DockerSandbox(Sandbox):
     ) -> DockerProcess:
         """Start a background process."""
         self._check_open()
-        argv = await self._argv(command, cwd, merge=True)
+        argv = await self._argv(SPAWN, command, cwd, merge=True)
         text = command if isinstance(command, str) else " ".join(command)
         environment = {"TERM": "xterm", **(env or {})} if pty else env or {}
         return await self._commands.spawn(argv, text, environment=environment, pty=pty)
@@ -154,16 +155,16 @@ class DockerSandbox(Sandbox):
 
     def _resolve(self, path: str) -> str:
         if "\0" in path:
-            raise ValueError("embedded null byte in a path")
+            raise OSError(errno.EINVAL, "embedded null byte", path)
         return resolve(path, self.home, self.working_directory)
 
-    async def _argv(self, command: Command, cwd: str | None, *, merge: bool) -> Sequence[str]:
+    async def _argv(self, program: str, command: Command, cwd: str | None, *, merge: bool) -> Sequence[str]:
         directory = self._resolve(cwd or ".") if cwd else self.working_directory
         streams = "merge" if merge else "apart"
         if not isinstance(command, str):
             if not command:
                 raise ValueError("a command needs at least one word")
-            return shell_command(COMMAND, streams, directory, "vector", *command)
+            return shell_command(program, streams, directory, "vector", *command)
         if (
             len(command) * 4 > _LONGEST_ARGUMENT
             and len(command.encode("utf-8", "replace")) > _LONGEST_ARGUMENT
@@ -171,4 +172,4 @@ class DockerSandbox(Sandbox):
             file = posixpath.join(self.scratch, f"command-{next(self._numbers)}")
             await self.write_bytes(file, command.encode("utf-8", "surrogateescape"))
             command = f". {file}"
-        return shell_command(COMMAND, streams, directory, "shell", command)
+        return shell_command(program, streams, directory, "shell", command)

@@ -18,18 +18,47 @@ Where it cannot fork (the agent used up all processes), ``sh`` would exit; the t
 place. A killed ``sleep`` only begins the time again. Run by ``init_command``.
 """
 
-COMMAND = """\
+_BEGIN = """\
 echo "$$" >&2
+exec 9>&2
 [ "$1" = merge ] && exec 2>&1
 cd "$2" || { [ -e "$2" ] && exit 126; exit 127; }
-case $3 in
-shell)
-  if command -v bash >/dev/null 2>&1; then exec bash -c "$4"; else exec sh -c "$4"; fi;;
-*) shift 3; exec "$@";;
-esac
+if [ "$3" != shell ]; then shift 3
+elif command -v bash >/dev/null 2>&1; then set -- bash -c "$4"
+else set -- sh -c "$4"
+fi
 """
-"""Start of every command. Its first line on stderr is its process number.
+
+SPAWN = _BEGIN + 'exec "$@" 9>&-\n'
+"""Start of a background process. Its first line on stderr is its process number.
 Arguments: ``merge`` or ``apart``, directory, ``shell`` or ``vector``, text or words."""
+
+COMMAND = (
+    _BEGIN
+    + """\
+exec 8>&2 2>/dev/null
+(exec "$@" 2>&8 8>&- 9>&-)
+code=$?
+writers() {
+  for directory in /proc/[0-9]*; do
+    case $directory in /proc/1|/proc/$$) continue;; esac
+    [ "$directory/fd/1" -ef "/proc/$$/fd/1" ] && return
+    [ "$directory/fd/2" -ef "/proc/$$/fd/8" ] && return
+  done
+  return 1
+}
+writers || exit "$code"
+printf '\\0%s %s\\n' "$HERMES_COMMAND" "$code"
+printf '\\0%s %s\\n' "$HERMES_COMMAND" "$code" >&9
+exec </dev/null 9>&-
+while writers; do sleep 5 >/dev/null 8>&-; done
+"""
+)
+"""A command that is waited for; arguments as for ``SPAWN``.
+
+The engine closes the output of a command that ends, which would kill what the command left in the
+background as soon as that prints. So where such processes are, the end is told in both streams (NUL, the
+command's mark, its exit code), and this waits until they are gone."""
 
 GUARD = """\
 umask 077
@@ -78,6 +107,14 @@ tree() {
   passes=0
   while find_more && [ $passes -lt 200 ]; do passes=$((passes + 1)); done
   kill -KILL $members
+  passes=0
+  until dead || [ $passes -gt 5000 ]; do passes=$((passes + 1)); done
+}
+dead() {
+  for pid in $members; do
+    [ -d "/proc/$pid" ] && fields "/proc/$pid" || continue
+    case $state in Z|X) ;; *) return 1;; esac
+  done
 }
 exec 2>/dev/null
 mkdir -p -m 777 "$1" && chmod 1777 "$1"

@@ -137,6 +137,24 @@ def test_the_agent_cannot_end_the_first_process(world: EngineWorld) -> None:
     run(world, body)
 
 
+def test_a_kill_that_the_agent_only_feigns_is_noticed(world: EngineWorld) -> None:
+    feigning = (
+        "#!/usr/bin/python3\nimport subprocess, sys\n"
+        "if 'GUARD' not in ' '.join(sys.argv): sys.exit(subprocess.call(['/bin/dash', *sys.argv[1:]]))\n"
+        "print('ready', flush=True)\n"
+        "for line in sys.stdin: print('done', line.split()[1], flush=True)\n"
+    )
+
+    async def body(sandbox: DockerSandbox, _: DockerBackend) -> None:
+        await sandbox.write_bytes("/bin/feigned", feigning.encode(), mode=0o755)
+        await sandbox.exec("setsid sleep 300 >/dev/null 2>&1 & rm /bin/sh; ln -s feigned /bin/sh")
+        await sandbox.exec("kill -9 $(grep -l HERMES_GUARD /proc/[0-9]*/cmdline | cut -d/ -f3)")
+        with pytest.raises(SandboxBroken, match="killed"):
+            await sandbox.kill_all()
+
+    run(world, body)
+
+
 def test_memory_and_processes_are_bounded(world: EngineWorld) -> None:
     async def body(sandbox: DockerSandbox, _: DockerBackend) -> None:
         result = await sandbox.exec(HOG, timeout=60)
