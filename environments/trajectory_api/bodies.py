@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import zlib
 from typing import Any
 
@@ -75,17 +76,15 @@ def _unzstd(body: bytes, limit: int) -> bytes:
     zstd = zstd_module()
     if zstd is None:
         raise Refused("Content-Encoding", "zstd needs the package zstandard on the server", status=415)
-    decoder = zstd.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+    reader = zstd.ZstdDecompressor(max_window_size=1 << 27).stream_reader(io.BytesIO(body))
     parts: list[bytes] = []
     size = 0
     try:
-        for start in range(0, len(body), 1 << 14):  # small steps, so that a bomb is found before it swells
-            parts.append(decoder.decompress(body[start : start + (1 << 14)]))
-            size += len(parts[-1])
+        while part := reader.read(_STEP):  # in steps, so that a bomb is found before it swells
+            parts.append(part)
+            size += len(part)
             if size > limit:
                 raise too_large(limit)
     except zstd.ZstdError as error:
         raise Refused("body", f"invalid zstd payload: {error}", status=400) from error
-    if not decoder.eof:
-        raise Refused("body", "the compressed body is truncated", status=400)
     return b"".join(parts)

@@ -38,6 +38,9 @@ KEY_HEADER = "Idempotency-Key"
 _PATIENCE = 8
 """Times the limit that is read of a body that is too long, before the connection is closed."""
 
+_READERS = 2
+"""Groups that are checked at the same time; a large one takes many times its size while it is."""
+
 _NOT_REGISTERED = {
     "status": "error",
     "message": "Trainer not registered. Call /register first.",
@@ -64,6 +67,7 @@ class Endpoints:
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self._reading = asyncio.Semaphore(_READERS)
 
     def routes(self) -> list[BaseRoute]:
         """One route per endpoint; ``openapi.ENDPOINTS`` says what each is for."""
@@ -269,7 +273,8 @@ class Endpoints:
         def work() -> T:
             return read(decode_body(body, encoding, limit))
 
-        return await self._counted(namespace, asyncio.to_thread(work))
+        async with self._reading:
+            return await self._counted(namespace, asyncio.to_thread(work))
 
     async def _counted(self, namespace: str, work: Awaitable[T]) -> T:
         try:

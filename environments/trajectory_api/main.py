@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the token")
     options.add_argument(
-        "--max-body-mb", type=int, default=256, metavar="MB", help="longest body (default: %(default)s)"
+        "--max-body-mb", type=int, default=128, metavar="MB", help="longest body (default: %(default)s)"
     )
     options.add_argument(
         "--max-queue",

@@ -27,7 +27,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class Limits:
     """What a server accepts. Bytes, groups, seconds."""
 
-    body: int = 256 << 20
+    body: int = 128 << 20
     """Longest body, also after decompression."""
     queue: int = 4096
     """Waiting groups at which clients that understand it are asked to wait (429)."""

@@ -85,6 +85,8 @@ def parse(body: bytes) -> Any:
 
 
 def _why_not(body: bytes, error: orjson.JSONDecodeError) -> Refused:
+    if b"NaN" not in body and b"Infinity" not in body:
+        return Refused("body", f"no JSON: {error}")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

@@ -224,6 +224,18 @@ def test_large_answers_are_compressed_where_asked_for(url: str) -> None:
         assert json.loads(gzip.decompress(reply.read()))["batch"][0]["tokens"] == group(1, 4)["tokens"]
 
 
+def test_zstd_both_ways(url: str) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    started(url)
+    body = zstandard.compress(json.dumps(group(1, rows=4)).encode())
+    assert call(url, "POST", "/scored_data", body, {"Content-Encoding": "zstd"})[0] == 200
+    request = urllib.request.Request(f"{url}/batch", headers={"Accept-Encoding": "zstd, identity;q=0"})
+    with urllib.request.urlopen(request) as reply:
+        assert reply.headers["Content-Encoding"] == "zstd"
+        text = zstandard.ZstdDecompressor().decompressobj().decompress(reply.read())
+    assert json.loads(text)["batch"][0]["tokens"] == group(1, 4)["tokens"]
+
+
 def test_a_batch_whose_reader_goes_away_is_kept_and_listed(running: Server, url: str) -> None:
     started(url, max_token_len=10**6)
     row = list(range(120_000))

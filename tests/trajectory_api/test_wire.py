@@ -119,3 +119,14 @@ def test_a_bomb_is_found_before_it_swells() -> None:
     assert refused.value.status == 413
     with pytest.raises(Refused):
         decode_body(gzip.compress(bomb), "gzip, gzip", 4 << 20)
+
+
+def test_zstd_and_its_bombs() -> None:
+    zstandard = pytest.importorskip("zstandard")
+    assert decode_body(zstandard.compress(b"abc"), "zstd", 10) == b"abc"
+    with pytest.raises(Refused) as refused:
+        decode_body(zstandard.compress(b"\0" * (200 << 20)), "zstd", 4 << 20)
+    assert refused.value.status == 413
+    with pytest.raises(Refused) as refused:
+        decode_body(b"garbage", "zstd", 100)
+    assert refused.value.status == 400
