@@ -18,13 +18,14 @@ from environments.sandboxes.docker.execution import STDOUT, Execution, NotStarte
 from environments.sandboxes.docker.files import Outcome
 from environments.sandboxes.docker.guard import Guard
 from environments.sandboxes.docker.process import DockerProcess
-from environments.sandboxes.docker.scripts import shell_command
+from environments.sandboxes.docker.scripts import shell_command, with_counted_input
 from environments.sandboxes.local.inside.output import CappedOutput
 
 _DRAIN_PATIENCE = 5.0
 _LARGEST_MESSAGE = 20_000
 _DEATH_NEWS = 0.1
 _TIMED_OUT = 124
+_NUMBERED = 'echo "$$" >&2\n'
 _KILL_TRIES = 3
 _GONE_PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _KILLED = 128 + signal.SIGKILL
@@ -91,7 +92,7 @@ class Commands:
         output = _Output(limit)
         began = time.monotonic()
         try:
-            request = Request(argv, environment or {}, user, stdin is not None)
+            request = Request(self._fit(argv, stdin), environment or {}, user, stdin is not None)
             code, timed_out = await self._attend(request, output, _feeder(stdin), timeout)
         except NotStarted as error:
             code, timed_out = error.exit_code or 126, False
@@ -110,18 +111,18 @@ class Commands:
     async def program(self, text: str, *arguments: str, stdin: bytes | None = None) -> Outcome:
         """Run a shell program of ours; all of its output comes back."""
         output = _Whole()
-        code = await self.attend_program(text, arguments, output, _feeder(stdin))
+        argv = self._fit(shell_command(_NUMBERED + text, *arguments), stdin)
+        code = await self.attend_program(argv, output, _feeder(stdin))
         return Outcome(code, bytes(output.data), output.err.value())
 
     async def attend_program(
         self,
-        text: str,
-        arguments: tuple[str, ...],
+        argv: Sequence[str],
         output: Any,
         feed: Callable[[Execution], Awaitable[None]] | None,
     ) -> int:
-        """Run a shell program of ours whose input and output the caller handles; its exit code."""
-        request = Request(shell_command('echo "$$" >&2\n' + text, *arguments), stdin=feed is not None)
+        """Run a program of ours whose input and output the caller handles; its exit code."""
+        request = Request(argv, stdin=feed is not None)
         try:
             code, _ = await self._attend(request, output, feed, None)
         except NotStarted as error:
@@ -175,6 +176,14 @@ class Commands:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def can_end_input(self) -> bool:
+        """Whether a command's input can be closed: TLS connections end in both directions at once."""
+        return self._engine.address.tls is None
+
+    def _fit(self, argv: Sequence[str], stdin: bytes | None) -> Sequence[str]:
+        return argv if stdin is None or self.can_end_input else with_counted_input(argv, len(stdin))
 
     # -- one command ----------------------------------------------------------------------------
 

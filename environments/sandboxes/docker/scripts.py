@@ -268,6 +268,12 @@ def shell_command(program: str, *arguments: str) -> list[str]:
     return ["/bin/sh", "-c", _DECODE + program, "sh", *_encoded(arguments)]
 
 
+def with_counted_input(argv: Sequence[str], length: int) -> list[str]:
+    """The same program for a connection whose input cannot be closed: it takes so many bytes and no more."""
+    shell, option, program, *arguments = argv
+    return [shell, option, f"head -c {length} | {{\n{program}\n}}", *arguments]
+
+
 def _is_plain(text: str) -> bool:
     try:
         text.encode()

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.execution import STDOUT, Execution
 from environments.sandboxes.docker.files import Outcome, check_tar
+from environments.sandboxes.docker.scripts import shell_command
 from environments.sandboxes.local.inside.output import CappedOutput
 
 if TYPE_CHECKING:
     from environments.sandboxes.docker.commands import Commands
 
-_UNPACK = 'exec tar -x -p -o -f - -C "$1"'
-_PACK = '[ -e "$1/$2" ] || [ -L "$1/$2" ] || exit 81; exec tar -c -f - -C "$1" -- "$2"'
+_UNPACK = 'echo "$$" >&2; exec tar -x -p -o -f - -C "$1"'
+_PACK = 'echo "$$" >&2; [ -e "$1/$2" ] || [ -L "$1/$2" ] || exit 81; exec tar -c -f - -C "$1" -- "$2"'
 _QUEUE = 16
 _MESSAGE = 20_000
 
@@ -26,7 +27,7 @@ async def unpack(
     commands: Commands, container: Container, stream: AsyncIterator[bytes], directory: str
 ) -> None:
     """Unpack ``stream`` into an existing directory. ``OSError`` where tar cannot."""
-    if not container.has_tar:
+    if not container.has_tar or not commands.can_end_input:
         await container.put_archive(stream, directory)
         return
 
@@ -40,7 +41,7 @@ async def unpack(
             execution.end_input()
 
     output = _Messages()
-    code = await commands.attend_program(_UNPACK, (directory,), output, feed)
+    code = await commands.attend_program(shell_command(_UNPACK, directory), output, feed)
     check_tar(Outcome(code, b"", output.err.value()), directory)
 
 
@@ -53,7 +54,7 @@ async def pack(commands: Commands, container: Container, path: str) -> AsyncIter
     parent, name = posixpath.split(posixpath.normpath(path))
     output = _Queue()
     running = asyncio.ensure_future(
-        commands.attend_program(_PACK, (parent or "/", name or "."), output, None)
+        commands.attend_program(shell_command(_PACK, parent or "/", name or "."), output, None)
     )
     running.add_done_callback(lambda _: output.finish())
     try:

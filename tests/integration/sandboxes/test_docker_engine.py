@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -430,3 +431,59 @@ def test_a_released_sandbox_says_so(world: EngineWorld) -> None:
             await sandbox.stat("/")
 
     run(world, body)
+
+
+async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy until the end, and pass the end on."""
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+def test_an_engine_behind_tls(world: EngineWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    files = ["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*command.split(), *files], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "ca.pem").write_bytes((tmp_path / "cert.pem").read_bytes())
+    real = os.environ["DOCKER_HOST"].removeprefix("unix://")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.pem"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine_reader, engine_writer = await asyncio.open_unix_connection(real)
+        both = forward(reader, engine_writer), forward(engine_reader, writer)
+        await asyncio.gather(*both, return_exceptions=True)
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://localhost:{server.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+        monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+        async with world.backend() as backend:
+            await backend.check()
+            sandbox = await backend.create(SandboxSpec())
+            data = bytes(range(256)) * 9000
+            await sandbox.write_bytes("/a/data", data)
+            assert await sandbox.read_bytes("/a/data") == data
+            assert (await sandbox.exec("wc -c; exit 3", stdin=data)).text.strip() == str(len(data))
+            assert (await sandbox.exec("cat; exit 3", stdin=b"x")).exit_code == 3
+            chunks = [chunk async for chunk in sandbox.download_tar("/a")]
+
+            async def stream():
+                for chunk in chunks:
+                    yield chunk
+
+            await sandbox.upload_tar(stream(), "/copy")
+            assert await sandbox.read_bytes("/copy/a/data") == data
+            process = await sandbox.spawn("read x; echo got $x; sleep 100")
+            await process.write(b"it\n")
+            with pytest.raises(OSError, match="TLS"):
+                await process.close_stdin()
+            await process.kill()
+            assert await process.read() == b"got it\n"
+            assert (await sandbox.exec("sleep 100", timeout=1)).timed_out
+        server.close()
+
+    asyncio.run(asyncio.wait_for(main(), 110))
