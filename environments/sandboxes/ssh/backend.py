@@ -132,10 +132,11 @@ class SSHMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        ended, _, _ = await self._host.run(scripts.kill(mark), urgent=True)
-        if ended.code:
-            # They are another user's now, by sudo or the like.
+        code = await self._host.clear(scripts.kill(mark))
+        if code == 1:  # they are another user's now, by sudo or the like
             raise SandboxBroken(f"some processes of the sandbox on {self._host.name} cannot be killed")
+        if code:
+            raise SandboxError(f"{self._host.name} starts no process any more")
 
     async def alive(self) -> bool:
         """Whether the host answers and the sandbox's directory is there."""
@@ -148,7 +149,7 @@ class SSHMachine(Machine):
     async def release(self) -> None:
         """Kill and remove everything of it; a host out of reach does that itself, by its keeper."""
         try:
-            await self._host.run(scripts.remove_sandbox(self._directory, self._family), urgent=True)
+            await self._host.clear(scripts.remove_sandbox(self._directory, self._family))
         except (SandboxError, ConfigError):
             return
         finally:

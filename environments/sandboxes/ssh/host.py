@@ -26,6 +26,7 @@ _GRACE = 60
 """Seconds that a run's keeper waits for us to come back after its connection was lost."""
 
 _PATIENCE = 60.0
+_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,11 @@ class Host:
             facts, dead = _read_survey(self.name, await self._checked(scripts.survey(self._base)))
             if dead:
                 logger.info("removing %d dead runs from %s", len(dead), self.name)
-                await self._checked(scripts.remove_runs([posixpath.join(facts.base, name) for name in dead]))
+                code = await self.clear(
+                    scripts.remove_runs([posixpath.join(facts.base, name) for name in dead])
+                )
+                if code:
+                    logger.warning("some processes of dead runs on %s cannot be killed", self.name)
             directory = posixpath.join(facts.base, self._run_name)
             await self._checked(scripts.make_run(directory, owner.this_owner(), self._keeper))
             self._facts = facts
@@ -110,6 +115,16 @@ class Host:
             channel.close()
         return ended, output.stdout, output.stderr
 
+    async def clear(self, program: bytes) -> int:
+        """Run a program that kills, again for a while where the machine starts no process; its exit code."""
+        for _ in range(_TRIES):
+            ended, _, _ = await self.run(program, urgent=True)
+            # A shell that cannot fork exits with 2 or 254, if it gets so far as to be started at all.
+            if ended.code in (0, 1):
+                break
+            await asyncio.sleep(1.0)
+        return ended.code
+
     async def close(self) -> None:
         """Remove the run's directory and disconnect."""
         if self._closed:
@@ -121,7 +136,7 @@ class Host:
         if self._facts is not None:
             # Where the machine is out of reach its keeper, or the next run, does it.
             with contextlib.suppress(SandboxError):
-                await self.run(scripts.remove_runs([self.run_directory]))
+                await self.clear(scripts.remove_runs([self.run_directory]))
         await self._connections.close()
 
     async def _checked(self, program: bytes) -> bytes:

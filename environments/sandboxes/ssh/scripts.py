@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, mark_of, quote, set_mark
 
+CANNOT_LOOK = 3
+"""Exit code of a program that could not find out what lives, since the machine starts no process."""
+
 _KILL = f"""
-marked() {{
-  for p in $(
-    grep -ls "^{LIMIT_NAME}  *$1" /proc/[0-9]*/limits
-    grep -ls "{MARK_VARIABLE}=$1" /proc/[0-9]*/environ
-  ); do
-    p=${{p#/proc/}}
-    p=${{p%%/*}}
-    read -r s 2>/dev/null <"/proc/$p/stat" || continue
-    case ${{s##*) }} in [ZX]*) continue ;; esac
-    printf ' %s' "$p"
-  done
+look() {{
+  found=$(
+    for p in $(
+      grep -ls "^{LIMIT_NAME}  *$1" /proc/[0-9]*/limits
+      grep -ls "{MARK_VARIABLE}=$1" /proc/[0-9]*/environ
+      echo end
+    ); do
+      if [ "$p" = end ]; then echo end; break; fi
+      p=${{p#/proc/}}
+      p=${{p%%/*}}
+      read -r s 2>/dev/null <"/proc/$p/stat" || continue
+      case ${{s##*) }} in [ZX]*) continue ;; esac
+      printf '%s ' "$p"
+    done
+  )
+  # Without its end the list is worth nothing: a shell that cannot fork stops half-way.
+  case $found in *end) found=${{found%end}} ;; *) return {CANNOT_LOOK} ;; esac
 }}
 # Freeze until a look finds nothing new, since what is frozen cannot fork; then kill; then look again.
 kill_marked() {{
   frozen=; looks=0; kills=0
   while [ $kills -lt 8 ]; do
-    found=$(marked "$1")
+    look "$1" || return {CANNOT_LOOK}
     if [ -z "$found" ]; then return 0; fi
     looks=$((looks + 1))
     if [ "$found" != "$frozen" ] && [ $looks -lt 100 ]; then
@@ -38,9 +47,10 @@ kill_marked() {{
 remove() {{
   rm -rf -- "$1" 2>/dev/null || {{ chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1" 2>/dev/null; }}
 }}
+# What still has processes stays, so that the next run finds them.
 remove_run() {{
   for f in "$1"/[0-9]*; do
-    [ -d "$f" ] && kill_marked "${{f##*/}}"
+    if [ -d "$f" ]; then kill_marked "${{f##*/}}" || return $?; fi
   done
   remove "$1"
 }}
@@ -54,12 +64,13 @@ def kill(mark: str) -> bytes:
 
 def remove_sandbox(directory: str, family: str) -> bytes:
     """Kill all of a sandbox and remove its directory."""
-    return _program(f"{_KILL}\nkill_marked {family}\nremove {quote(directory)}\nexit 0")
+    return _program(f"{_KILL}\nkill_marked {family} && remove {quote(directory)}")
 
 
 def remove_runs(directories: list[str]) -> bytes:
     """Kill and remove all of some runs."""
-    return _program(_KILL + "\n".join(f"remove_run {quote(path)}" for path in directories) + "\nexit 0")
+    steps = "\n".join(f"remove_run {quote(path)} || code=$?" for path in directories)
+    return _program(f"{_KILL}\ncode=0\n{steps}\nexit $code")
 
 
 def survey(base: str) -> bytes:

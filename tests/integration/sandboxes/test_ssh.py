@@ -214,7 +214,7 @@ async def runs_on(world: RealWorld) -> set[str]:
 
 
 def test_a_killed_run_is_removed_by_the_next(world: RealWorld) -> None:
-    killed_run("ssh", world.settings, 32)
+    killed_run("ssh", world.settings, 64)
     assert living("sleep 34977") > 0
     names = asyncio.run(runs_on(world))
     assert not [name for name in names if name.startswith("dead-")]
