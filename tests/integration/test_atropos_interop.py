@@ -131,7 +131,7 @@ def test_their_environment_feeds_our_server_and_their_trainer(tmp_path: Path) ->
         their_environment(ours.url, tmp_path),
     ):
         got = batches()
-    assert len(got) == 3
+    assert len(got) >= 3  # it reads until nothing waits
     items = []
     for one in got:
         assert sum(len(group["tokens"]) for group in one["batch"]) == 4

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.trajectory_api.running import server
+from tests.trajectory_api.running import Trainer, call, server
 from tests.workflows.training import train
 
 SCRIPT = Path(__file__).parents[2] / "environments" / "terminal_test_env" / "terminal_test_env.py"
@@ -41,3 +44,28 @@ def test_placeholders_are_refused_before_anything_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "allow_placeholder_tokens" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_says_good_bye_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    with server(tmp_path / "api") as api:
+        trainer = Trainer(api.url, batch_size=6)
+        trainer.register()
+        trainer.fetch()
+        options = command(api.url, "--env.allow_placeholder_tokens", "true", "--env.total_steps", "4")
+        with subprocess.Popen(options, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: trainer.fetch() is not None)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+        assert 'environments{namespace="default"} 0' in call(api.url, "GET", "/metrics")[1]
+        again = subprocess.Popen(options, cwd=tmp_path, stderr=subprocess.DEVNULL)
+        wait_for(lambda: trainer.steps == 4 or (trainer.fetch() is not None and trainer.steps == 4))
+        assert again.wait(30) == 0
+        # The same environment came back, not another one beside it.
+        assert call(api.url, "GET", "/status-env?env_id=1")[0] == 404
+
+
+def wait_for(condition: Callable[[], bool], patience: float = 30.0) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
