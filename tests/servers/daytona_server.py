@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from .machine import Machine
+from .machine import Machine, until_ended
 from .thread import LoopThread
 
 _PART = 1 << 16
@@ -35,7 +35,7 @@ class Faults:
     """The sandbox is made, and the answer is an error."""
     slow_start: float = 0.0
     failing_image: str = ""
-    wrong_key: bool = False
+    wrong_token: bool = False
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Terminal:
     process: asyncio.subprocess.Process
     master: int
     socket: web.WebSocketResponse
+    transport: asyncio.Transport
 
 
 @dataclass
@@ -106,7 +107,7 @@ class DaytonaServer:
 
         async def cut() -> None:
             for terminal in list(record.terminals.values()):
-                await terminal.socket.close()
+                terminal.transport.abort()
 
         self._thread.run(cut())
 
@@ -132,6 +133,7 @@ class DaytonaServer:
 
     async def _stop(self) -> None:
         await asyncio.gather(*(self._end(record, "destroyed") for record in self.running()))
+        await asyncio.gather(*self._starting, return_exceptions=True)
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -144,7 +146,7 @@ class DaytonaServer:
         resource = request.match_info.route.resource
         name = f"{request.method} {resource.canonical if resource is not None else request.path}"
         self.calls[name] = self.calls.get(name, 0) + 1
-        if self.faults.wrong_key and request.path.startswith("/api/sandbox"):
+        if self.faults.wrong_token and request.path.startswith("/api/sandbox"):
             return _failure(401, "Invalid credentials")
         return await handler(request)
 
@@ -162,7 +164,7 @@ class DaytonaServer:
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
         if not self.faults.slow_start:
-            await starting
+            await asyncio.shield(starting)
         if self.faults.lost_creations:
             self.faults.lost_creations -= 1
             return _failure(502, "Bad Gateway")
@@ -180,6 +182,8 @@ class DaytonaServer:
             await record.machine.start("sleep", "100000")
             if record.state == "creating":
                 record.state = "started"
+            else:  # ended before it had started
+                await record.machine.stop()
         finally:
             self.creating -= 1
         watching = asyncio.ensure_future(self._watch(record))
@@ -273,7 +277,7 @@ class DaytonaServer:
             *("bash", "--noprofile", "--norc", "-i"), environment=environment
         )
         name = request.query["id"]
-        terminal = record.terminals[name] = Terminal(process, master, socket)
+        terminal = record.terminals[name] = Terminal(process, master, socket, request.transport)
         await socket.send_str(json.dumps({"type": "control", "status": "connected"}))
         reading = asyncio.ensure_future(_to_socket(terminal))
         try:
@@ -309,7 +313,7 @@ async def _to_socket(terminal: Terminal) -> None:
         except OSError:  # how a terminal says that nobody is at its other end
             break
         await terminal.socket.send_bytes(data)
-    code = await terminal.process.wait()
+    code = await until_ended(terminal.process)
     await terminal.socket.close(message=json.dumps({"exitCode": code}).encode())
 
 
@@ -340,7 +344,7 @@ async def _hang_up(terminal: Terminal) -> None:
     with contextlib.suppress(ProcessLookupError):
         terminal.process.kill()
     os.close(terminal.master)
-    await terminal.process.wait()
+    await until_ended(terminal.process)
 
 
 def _failure(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

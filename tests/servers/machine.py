@@ -63,7 +63,7 @@ class Machine:
     async def wait(self) -> int:
         """Wait for the end of the first process."""
         assert self._first is not None
-        await self._first.wait()
+        await until_ended(self._first)
         return self.exit_code or 0
 
     async def spawn(self, *arguments: str, directory: str = "", environment: dict[str, str] | None = None):
@@ -103,7 +103,7 @@ class Machine:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
         if self._first is not None:
-            await self._first.wait()
+            await until_ended(self._first)
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     def _enter(self, directory: str, *arguments: str) -> list[str]:
@@ -111,3 +111,10 @@ class Machine:
         network = [] if self.network else ["--net"]
         enter = ["nsenter", *rootless, *network, "--mount", "--pid", f"--target={self._pid}"]
         return [*enter, "env", f"--chdir={directory or '/root'}", *arguments]
+
+
+async def until_ended(process: asyncio.subprocess.Process) -> int:
+    """Wait for the end of a process; ``process.wait`` also waits for others that hold its pipes."""
+    while process.returncode is None:
+        await asyncio.sleep(0.01)
+    return process.returncode

@@ -23,7 +23,7 @@ from grpclib.server import Server, Stream
 from modal_proto import api_grpc, api_pb2, task_command_router_grpc
 from modal_proto import task_command_router_pb2 as router_pb2
 
-from .machine import Machine
+from .machine import Machine, until_ended
 from .thread import LoopThread
 
 _DONE = api_pb2.GenericResult.GENERIC_STATUS_SUCCESS
@@ -36,7 +36,8 @@ class Faults:
 
     rate_limited_creations: int = 0
     lost_creations: int = 0
-    """The sandbox is made, and the answer is an error."""
+    """The sandbox is made, and the answer is an error of the kind ``loss``."""
+    loss: Status = Status.INTERNAL
     slow_start: float = 0.0
     cut_streams: int = 0
     failing_image: str = ""
@@ -72,6 +73,7 @@ class Record:
     machine: Machine
     created_at: float
     result: Any = None
+    watching: asyncio.Future[None] | None = None
     executions: dict[str, Execution] = field(default_factory=dict)
 
     @property
@@ -88,6 +90,7 @@ class ModalServer:
         self.images: list[Any] = []
         self.calls: dict[str, int] = {}
         self.creating = self.most_creating = 0
+        self._asked: dict[str, asyncio.Future[Record]] = {}
         self._thread = LoopThread()
         self._server: Server | None = None
         self.url = ""
@@ -107,9 +110,9 @@ class ModalServer:
         """The sandboxes that live."""
         return [record for record in self.sandboxes.values() if record.result is None]
 
-    def end(self, record: Record, status: str = "TERMINATED") -> None:
+    def end(self, record: Record, status: str = "TERMINATED", code: int = 0) -> None:
         """End a sandbox from outside."""
-        self._thread.run(self._end(record, status))
+        self._thread.run(self._end(record, status, code))
 
     async def _start(self) -> None:
         control = _service(api_grpc.ModalClientBase, self, self.calls)
@@ -121,6 +124,7 @@ class ModalServer:
 
     async def _stop(self) -> None:
         await asyncio.gather(*(self._end(record, "TERMINATED") for record in self.running()))
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
         if self._server is not None:
             self._server.close()
 
@@ -188,12 +192,12 @@ class ModalServer:
 
     async def SandboxCreate(self, stream: Stream) -> None:
         request = await stream.recv_message()
-        record = await self._create(request.definition, request.tags)
+        record = await self._create(request, stream)
         await stream.send_message(api_pb2.SandboxCreateResponse(sandbox_id=record.id))
 
     async def SandboxCreateV2(self, stream: Stream) -> None:
         request = await stream.recv_message()
-        record = await self._create(request.definition, request.tags)
+        record = await self._create(request, stream)
         access = api_pb2.CommandRouterAccess(url=self.url, jwt=_token())
         await stream.send_message(
             api_pb2.SandboxCreateV2Response(
@@ -201,10 +205,20 @@ class ModalServer:
             )
         )
 
-    async def _create(self, definition: Any, tags: Any) -> Record:
+    async def _create(self, request: Any, stream: Stream) -> Record:
         if self.faults.rate_limited_creations:
             self.faults.rate_limited_creations -= 1
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "too many sandboxes")
+        key = str(stream.metadata.get("x-idempotency-key"))
+        if key not in self._asked:  # the SDK asks again by itself where it got no answer
+            self._asked[key] = asyncio.ensure_future(self._make(request.definition, request.tags))
+        record = await asyncio.shield(self._asked[key])
+        if self.faults.lost_creations:
+            self.faults.lost_creations -= 1
+            raise GRPCError(self.faults.loss, "the answer was lost")
+        return record
+
+    async def _make(self, definition: Any, tags: Any) -> Record:
         self.creating += 1
         self.most_creating = max(self.creating, self.most_creating)
         try:
@@ -218,10 +232,9 @@ class ModalServer:
             await machine.start(*definition.entrypoint_args)
         finally:
             self.creating -= 1
-        asyncio.get_running_loop().create_task(self._watch(record))
-        if self.faults.lost_creations:
-            self.faults.lost_creations -= 1
-            raise GRPCError(Status.INTERNAL, "the answer was lost")
+        if record.result is not None:  # ended before it had started
+            await machine.stop()
+        record.watching = asyncio.ensure_future(self._watch(record))
         return record
 
     async def _watch(self, record: Record) -> None:
@@ -436,7 +449,7 @@ async def _pump_terminal(execution: Execution) -> None:
 async def _finish(execution: Execution, reading: list[asyncio.Task[None]]) -> None:
     """Note how a command ended. Output that leftovers still hold open stays open."""
     assert execution.process is not None
-    code = await execution.process.wait()
+    code = await until_ended(execution.process)
     await asyncio.wait(reading, timeout=0.2)
     async with execution.news:
         execution.code = code

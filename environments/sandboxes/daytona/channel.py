@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 
 from environments.errors import SandboxError
@@ -12,8 +13,8 @@ from environments.sandboxes.hosted.end_mark import MarkedStream
 from environments.sandboxes.hosted.exits import exit_of
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Receiver
 
-Explain = Callable[[str], Awaitable[SandboxError | None]]
-"""Why a terminal ended; None where the sandbox lives on."""
+Explain = Callable[[bool], Awaitable[SandboxError | None]]
+"""Why a terminal ended, given whether its shell did; None where that was all, and the sandbox is well."""
 
 _KILLED = Exit(signal=9)
 
@@ -40,7 +41,7 @@ class _EndingChannel(Channel):
         finally:
             for task in waiting:
                 task.cancel()
-        cause = None if self._done.is_set() else await self._explain_cause("its terminal was cut")
+        cause = None if self._done.is_set() else await self._explain_cause(self._was_killed())
         if self._ended.done():
             return
         if cause is None:
@@ -50,8 +51,13 @@ class _EndingChannel(Channel):
             self._ended.exception()  # nobody may be waiting any more
         self._settle()
 
+    @abstractmethod
+    def _was_killed(self) -> bool:
+        """Whether the terminal's shell ended."""
+
+    @abstractmethod
     def _exit(self) -> Exit:
-        raise NotImplementedError
+        """How the program ended."""
 
     def _settle(self) -> None:
         """The program has ended."""
@@ -103,6 +109,9 @@ class CommandChannel(_EndingChannel):
         if self._let_go():
             self._in_background(self._connection.abandon())
 
+    def _was_killed(self) -> bool:
+        return self._connection.was_killed
+
     def _exit(self) -> Exit:
         code = self._command.code
         return _KILLED if code is None else exit_of(code)
@@ -140,6 +149,9 @@ class TerminalChannel(_EndingChannel):
         """Let go of it, and hang up."""
         self._let_go()
         self._in_background(self.terminal.close())
+
+    def _was_killed(self) -> bool:
+        return self.terminal.exit_code is not None
 
     def _exit(self) -> Exit:
         return _KILLED if self._stream.code is None else exit_of(self._stream.code)

@@ -29,6 +29,8 @@ class Terminal:
         self._flowing.set()
         self._sending = asyncio.Lock()
         self.ended = asyncio.Event()
+        self.exit_code: int | None = None
+        """How its shell ended; None while it runs, and where only the way to it was lost."""
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, process: Any, script: str, *arguments: str) -> None:
@@ -76,8 +78,8 @@ class Terminal:
         self._receive(data)
 
     async def _watch(self) -> None:
-        with contextlib.suppress(Exception):  # what it was matters to nobody: it has ended
-            await self._handle.wait()
+        with contextlib.suppress(Exception):  # then the way to it was lost, as without an exit code
+            self.exit_code = (await self._handle.wait()).exit_code
         self.ended.set()
 
 
@@ -124,6 +126,11 @@ class Connection:
     def ended(self) -> asyncio.Event:
         """Set when the terminal has ended, with whatever ran in it."""
         return self._terminal.ended
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it ended since its shell did, and not since the way to it was lost."""
+        return self._terminal.exit_code is not None
 
     async def open(self, process: Any, scratch: str) -> None:
         """Make the terminal and start the driver. ``SandboxError`` where it does not start."""

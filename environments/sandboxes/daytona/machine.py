@@ -157,11 +157,11 @@ class DaytonaMachine(Machine):
             raise await self._why(text_of(error)) from error
         return int(answer.exit_code or 0), str(answer.result or "")
 
-    async def _explain(self, what: str) -> SandboxError | None:
-        """Why a terminal was cut; None where the sandbox is well, so that it was killed from inside."""
-        if not self._released and await self.alive():
+    async def _explain(self, shell_ended: bool) -> SandboxError | None:
+        """Why a terminal ended; None where a command killed its shell, and the sandbox is well."""
+        if shell_ended and not self._released and await self.alive():
             return None
-        return await self._why(what)
+        return await self._why("the connection to a command was cut")
 
     async def _why(self, what: str) -> SandboxError:
         """Why the sandbox does not do what it was asked for."""

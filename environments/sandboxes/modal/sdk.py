@@ -45,7 +45,10 @@ class Modal:
 async def connect() -> Modal:
     """Log in and find our app. ``ConfigError`` with the cure where there is no token, or a wrong one;
     ``SandboxError`` where Modal does not answer."""
-    sdk = await asyncio.to_thread(importlib.import_module, "modal")
+    try:
+        sdk = await asyncio.to_thread(importlib.import_module, "modal")
+    except Exception as error:  # it reads its configuration file when it is imported
+        raise ConfigError(f"Modal's SDK cannot be used: {text_of(error)}") from error
     try:
         async with asyncio.timeout(_PATIENCE):
             client = await sdk.Client.from_env.aio()
@@ -75,7 +78,7 @@ def creation_error(error: BaseException, image: str | None) -> SandboxError:
         return NotSupported(f"Modal does not let us in ({message}): {_CURE}")
     if "ResourceExhaustedError" in names:
         return TryAgain(f"Modal has no room for another sandbox now: {message}")
-    if names & _IMPOSSIBLE:
+    if names & _IMPOSSIBLE and "ConflictError" not in names:
         return NotSupported(f"Modal makes no sandbox from {image or 'its default image'}: {message}")
     return TryAgain(f"Modal did not answer when asked for a sandbox: {message}", lost=True)
 

@@ -29,9 +29,9 @@ def modal_server(patch: pytest.MonkeyPatch) -> Iterator[ModalServer]:
     patch.setenv("MODAL_SERVER_URL", server.url)
     patch.setenv("MODAL_TOKEN_ID", "ak-test")
     patch.setenv("MODAL_TOKEN_SECRET", "as-test")
-    forget_modal_client()
+    forget_clients()
     yield server
-    forget_modal_client()
+    forget_clients()
     server.stop()
 
 
@@ -49,8 +49,8 @@ def daytona_server(patch: pytest.MonkeyPatch) -> Iterator[DaytonaServer]:
     server.stop()
 
 
-def forget_modal_client() -> None:
-    """The SDK keeps its first client for as long as the process lives."""
+def forget_clients() -> None:
+    """Modal's SDK keeps its first client for as long as the process lives."""
     from modal.client import _Client
 
     _Client._client_from_env = None
