@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.trajectory_api.running import call, free_port, server
+from tests.workflows.training import make, serve
 
 PYTHON = os.environ.get("HERMES_TEST_ATROPOS_PYTHON", "")
 HERE = Path(__file__).parent
@@ -122,6 +123,23 @@ def test_our_environment_feeds_their_server_and_trainer(tmp_path: Path) -> None:
             assert group["inference_logprobs"] == [[1.0]] * 3 and group["scores"] == [1.0] * 3
             assert group["overrides"] == [{"placeholder_tokens": True}] * 3
         assert one["temperatures"] == [[1.0] * 6]
+
+
+def test_real_tokens_reach_their_trainer_through_their_server(tmp_path: Path) -> None:
+    with their_api(tmp_path) as url, their_trainer(url, 3, 4, tmp_path) as batches:
+        report = serve(make(tmp_path, url, total_steps=3), timeout=150)
+        assert report.complete
+        got = batches()
+    numbers = []
+    for one in got:
+        for group in one["batch"]:
+            number = group["tokens"][0][0]
+            numbers.append(number)
+            assert group["tokens"] == [[number] * 3] * 2
+            assert group["masks"] == [[-100, number, number]] * 2
+            assert group["inference_logprobs"] == [[1.0, -0.5, -0.1]] * 2
+        assert [round(value, 4) for value in one["logprobs"][0][0][:2]] == [-0.5, -0.1]
+    assert len(set(numbers)) == len(numbers) >= 6
 
 
 def test_their_environment_feeds_our_server_and_their_trainer(tmp_path: Path) -> None:
