@@ -107,7 +107,7 @@ def test_a_creation_whose_answer_was_lost_leaves_nothing(provider: Provider) -> 
 def test_a_missing_image_ends_the_run(provider: Provider) -> None:
     async def body(backend: Any) -> None:
         provider.server.faults.failing_image = "example.org/missing:1"
-        with pytest.raises(NotSupported, match="example.org/missing:1"):
+        with pytest.raises(NotSupported, match=r"example\.org/missing:1"):
             await backend.create(SandboxSpec(image="example.org/missing:1"))
 
     provider.run(body)
