@@ -14,7 +14,7 @@ from environments.errors import ConfigError
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
 
-_ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:@\s]+)(?::(?P<port>\d+))?\Z")
+_ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:@\s\[\]]+)(?::(?P<port>\d+))?\Z")
 
 KEEPALIVE_INTERVAL = 15
 KEEPALIVE_COUNT = 4
