@@ -80,14 +80,16 @@ class Container:
 
         A process outside cannot join the session of another: what is in that of process 1 is ours.
         """
-        for arguments in ("-eo pid,sid", "pid,pgid"):  # Docker runs ps; Podman takes names of columns
+        # Podman takes names of columns (anything else it would ask of the container's own ps), Docker
+        # takes options of ps and refuses such names.
+        for arguments in ("pid,pgid", "-eo pid,sid"):
             try:
                 query = {"ps_args": arguments}
                 listed = await self._engine.call("GET", f"/containers/{self.id}/top", query=query)
             except EngineError:
                 continue
-            sessions = [row[1] for row in listed["Processes"]]
-            return sessions == [listed["Processes"][0][0]] * len(sessions)
+            if rows := listed.get("Processes"):
+                return all(row[1] == rows[0][0] for row in rows)
         logger.debug("the engine cannot list the processes of %s", self.id[:12])
         return True
 

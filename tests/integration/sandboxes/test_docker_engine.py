@@ -149,7 +149,7 @@ def test_a_kill_that_the_agent_only_feigns_is_noticed(world: EngineWorld) -> Non
     async def body(sandbox: DockerSandbox, _: DockerBackend) -> None:
         await sandbox.write_bytes("/bin/feigned", feigning.encode(), mode=0o755)
         await sandbox.exec("setsid sleep 300 >/dev/null 2>&1 & rm /bin/sh; ln -s feigned /bin/sh")
-        await sandbox.exec("kill -9 $(grep -l HERMES_GUARD /proc/[0-9]*/cmdline | cut -d/ -f3)")
+        await sandbox.exec("kill -9 $(grep -l HERMES_G.ARD /proc/[0-9]*/cmdline | cut -d/ -f3)")
         with pytest.raises(SandboxBroken, match="killed"):
             await sandbox.kill_all()
 
@@ -479,10 +479,14 @@ def test_an_engine_behind_tls(world: EngineWorld, monkeypatch: pytest.MonkeyPatc
             assert await sandbox.read_bytes("/copy/a/data") == data
             process = await sandbox.spawn("read x; echo got $x; sleep 100")
             await process.write(b"it\n")
+            said = b""
+            while b"got it" not in said:
+                await asyncio.sleep(0.02)
+                said += await process.read()
             with pytest.raises(OSError, match="TLS"):
                 await process.close_stdin()
             await process.kill()
-            assert await process.read() == b"got it\n"
+            assert await process.wait(10) == 137
             assert (await sandbox.exec("sleep 100", timeout=1)).timed_out
         server.close()
 
