@@ -222,13 +222,18 @@ class RemoteSandbox(Sandbox):
             # It may have begun at the very moment.
             await asyncio.shield(asyncio.ensure_future(self._kill_quietly(mark)))
             raise
+        except SandboxError:
+            self._check_open()  # released meanwhile, which then is the reason
+            raise
 
     @contextlib.asynccontextmanager
     async def _until_end(self, channel: Channel, mark: str) -> AsyncIterator[None]:
         """Whatever ends the block before its program ended kills the program and what it started."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, SandboxError):
+                self._check_open()
             if self._closing is None:
                 killing = asyncio.ensure_future(self._kill_quietly(mark))
                 await asyncio.shield(killing)

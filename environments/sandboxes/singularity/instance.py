@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from environments.errors import SandboxBroken, SandboxError
+from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.local.inside.directories import remove_tree
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
@@ -193,8 +193,10 @@ class InstanceMachine(Machine):
 
     def _check_running(self) -> None:
         """Raise where init is gone. No command can kill it, unless memory runs out."""
-        if self._released or self.running:
+        if self.running:
             return
+        if self._released:
+            raise SandboxReleased(f"instance {self._instance.name} was released")
         if self._broken or any(child is not self._spare for child in self._children):
             self._broken = True
             raise SandboxBroken(f"instance {self._instance.name} died while a command ran in it")
