@@ -75,7 +75,8 @@ C
 }
 
 start_ssh() {
-  local directory=$work/ssh
+  # Where the user below can read it: the work directory may lie in somebody's closed home.
+  local directory=/var/lib/hermes-environments-ci/ssh
   mkdir -p "$directory" /run/sshd
   [ -e "$directory/host" ] || ssh-keygen -q -t ed25519 -N '' -f "$directory/host"
   [ -e "$directory/id" ] || ssh-keygen -q -t ed25519 -N '' -f "$directory/id"

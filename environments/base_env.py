@@ -63,6 +63,8 @@ class BaseEnv(ABC):
         self.server: ServerManager = self._make_server()
         self.active_run: Run | None = None
         self.planned_attempts = 0
+        self.curr_step = 0
+        """Training step, as the trajectory API last said; 0 outside ``serve``."""
         self._set_up = False
         self._rollout_examples: list[tuple[str, float]] = []
         self._tokenizer: Any = None

@@ -82,23 +82,22 @@ class Run:
         self.started = time.time()
         self.done = 0
         self.running = 0
-        self._earlier: dict[tuple[str, str, int], Attempt] = {}
+        self._earlier: dict[tuple[str, str], list[Attempt]] = {}
         self._bad_requests: Counter[str] = Counter()
         self._worked = False
 
     def earlier(self, group_id: str, item_id: str, item_hash: str) -> dict[int, Attempt]:
         """Attempts of a group that an earlier run had scored, by number."""
-        found = {
+        return {
             attempt.attempt: attempt
-            for (group, item, _), attempt in self._earlier.items()
-            if group == group_id and item == item_id
+            for attempt in self._earlier.get((group_id, item_id), [])
+            if attempt.valid and attempt.provenance.item_hash == item_hash
         }
-        return {n: a for n, a in found.items() if a.valid and a.provenance.item_hash == item_hash}
 
     def remember(self, attempts: list[Attempt]) -> None:
         """Take over what an earlier run left in the store."""
-        by_group: dict[tuple[str, str, int], Attempt] = {attempt.key: attempt for attempt in attempts}
-        self._earlier = by_group
+        for attempt in attempts:
+            self._earlier.setdefault((attempt.group_id, attempt.item_id), []).append(attempt)
 
     def finished(self, attempt: Attempt) -> None:
         """An attempt has ended: store it, count it, and see whether the run can go on."""
