@@ -243,7 +243,7 @@ class _Serving:
         due = self.evaluations.due(self.step, step)
         if due is not None:
             self.evaluations.begin(due)
-        self.step = step
+        self.step = self.environment.curr_step = step
         if self.groups.metrics.sent >= self.environment.config.min_items_sent_before_logging:
             await self._log()
 
