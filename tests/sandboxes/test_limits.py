@@ -64,12 +64,12 @@ def test_a_fork_bomb_is_contained(world: World, control_groups: bool) -> None:
     world.run(body, SandboxSpec(resources=Resources(processes=60, memory_mb=1024)))
 
 
-def test_a_bomb_that_outruns_its_killer_is_killed(world: World) -> None:
+def test_a_bomb_that_outruns_its_killer_is_killed(world: World, control_groups: bool) -> None:
     bomb = "f() { f | f & f | f & }; f"
 
     async def body(sandbox: LocalSandbox) -> None:
         result = await sandbox.exec(f"{bomb}; sleep 100", timeout=1.5)
-        assert result.timed_out
+        assert result.timed_out or result.killed_by == 9  # by the time-out or by the watchdog
         await sandbox.kill_all()
         assert (await sandbox.exec("echo alive")).text == "alive\n"
 

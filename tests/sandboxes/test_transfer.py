@@ -232,6 +232,7 @@ def test_no_archive_writes_or_leads_out(contents: list[tuple[str, bytes, str]]) 
         ]
         for path in outside:
             assert path.is_relative_to(target)
-            assert not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(
-                os.path.realpath(target)
-            )
+            with contextlib.suppress(OSError):  # a link to itself leads nowhere
+                assert Path(os.path.realpath(path, strict=True)).is_relative_to(target.resolve())
+            if path.is_symlink() and not path.exists():
+                assert not path.readlink().is_absolute()

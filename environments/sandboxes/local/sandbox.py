@@ -28,6 +28,7 @@ _READ_INLINE = 1 << 20
 """Files above this size are read by a thread."""
 
 _KILLED = 137
+_ALIVE_ATTEMPTS = 5
 
 _LARGEST_SPECIAL_FILE = 16 << 20
 """Bytes read at most from files that claim to be empty, such as those below /proc."""
@@ -143,8 +144,15 @@ class LocalSandbox(Sandbox):
 
     async def alive(self) -> bool:
         """Whether the sandbox can still run a command."""
-        if self._closing is not None or self._guard.ended.is_set():
-            return False
+        for _ in range(_ALIVE_ATTEMPTS):
+            if self._closing is not None or self._guard.ended.is_set():
+                return False
+            if await self._answers():
+                return True
+            await asyncio.sleep(0.05)  # the answer may have been killed with everything else
+        return False
+
+    async def _answers(self) -> bool:
         job = self._answer()
         try:
             await self._post(job, {"op": "ping"}, ())

@@ -38,8 +38,7 @@ def main(control: int, requests: int) -> None:
             guardian.build(socket.socket(fileno=requests))
             guardian.watch()
         except (OSError, LaunchError) as error:
-            text = str(error) if isinstance(error, LaunchError) else f"{error.strerror or error}"
-            guardian.tell({"error": text})
+            guardian.tell({"error": str(error)})
         finally:
             guardian.tear_down()
 
@@ -60,7 +59,7 @@ class Guardian:
         settings = self._settings
         self._prepare_self()
         candidates = identity.own_range()
-        if settings.rung != "none" and candidates:
+        if candidates:
             self._uid = identity.reserve(settings.user_ids, candidates)
         self._make_directories()
         limits = cgroups.Limits(settings.memory, settings.processes + MARGIN, settings.cpus)
@@ -84,6 +83,7 @@ class Guardian:
 
     def watch(self) -> None:
         """Serve until there is a reason to end."""
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # not before: it would make our children's /proc files root's
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps whatever becomes our child
         init = os.pidfd_open(self._init)
         framework = os.pidfd_open(self._settings.framework)
@@ -125,7 +125,6 @@ class Guardian:
 
     def _prepare_self(self) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.leave_session_keyring()
         os.chdir("/")
         os.umask(0o022)
@@ -164,11 +163,14 @@ class Guardian:
     def _choose_limits(self) -> None:
         settings = self._settings
         version = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-        settings.limit_processes = self._uid is not None or (
-            settings.namespaces and version >= _COUNTED_PER_NAMESPACE
+        exact = self._uid is not None or (settings.namespaces and version >= _COUNTED_PER_NAMESPACE)
+        # Else the kernel counts all processes of our user: only a wall against what grows faster
+        # than the watchdog looks, far enough away that other sandboxes are not in its way.
+        settings.process_limit = (
+            settings.processes if exact else 4 * settings.processes + processes.count(os.getuid())
         )
         settings.limit_data = "memory" not in self._groups.bounds
-        bounded = settings.limit_processes or "pids" in self._groups.bounds
+        bounded = exact or "pids" in self._groups.bounds
         self._watchdog = Watchdog(
             settings.memory if settings.limit_data else None, None if bounded else settings.processes
         )

@@ -80,9 +80,7 @@ def _run_child(child: _Child, user_namespace: int | None) -> None:
     try:
         child.run(user_namespace)
         status = 0
-    except OSError as error:
-        child.say({"error": error.strerror or str(error)})
-    except LaunchError as error:
+    except (OSError, LaunchError) as error:
         child.say({"error": str(error)})
     finally:
         os._exit(status)
@@ -127,7 +125,7 @@ class _Child:
         elif self._settings.rung == "landlock":
             limitations = self._enter_landlock()
         else:
-            limitations = ["no isolation: commands run as plain processes of the framework's user"]
+            limitations = self._become_plain_process()
         self._finish(limitations)
 
     def say(self, header: dict[str, object]) -> None:
@@ -159,6 +157,12 @@ class _Child:
             limitations.append("the network is the host's, its loopback included")
         return limitations
 
+    def _become_plain_process(self) -> list[str]:
+        if self._uid is None:
+            return ["no isolation: commands run as plain processes of the framework's user"]
+        become(self._uid)
+        return ["no isolation: commands see the host's files, processes and network, as a user of their own"]
+
     def _enter_landlock(self) -> list[str]:
         settings = self._settings
         if self._uid is not None:
@@ -187,11 +191,10 @@ class _Child:
         return []
 
     def _bound_processes(self) -> None:
-        if self._settings.limit_processes:
-            _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-            wanted = self._settings.processes + MARGIN
-            wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.setrlimit(resource.RLIMIT_NPROC, (wanted, wanted))
+        _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+        wanted = self._settings.process_limit + MARGIN
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NPROC, (wanted, wanted))
 
     def _ask(self, header: dict[str, object]) -> None:
         self.say(header)

@@ -30,8 +30,8 @@ class Settings:
         self.user_ids: str = values["user_ids"]
         self.environment: dict[str, str] = values["environment"]
         self._working_directory: str | None = values["working_directory"]
-        self.limit_processes = False
-        """Whether RLIMIT_NPROC counts only this sandbox's processes; the guardian finds out."""
+        self.process_limit = self.processes
+        """RLIMIT_NPROC of commands; more than ``processes`` where it counts those of others too."""
         self.limit_data = False
         """Whether RLIMIT_DATA must stand in for a control group; the guardian finds out."""
 

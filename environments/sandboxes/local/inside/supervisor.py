@@ -181,9 +181,7 @@ class Supervisor:
             resource.setrlimit(name, (value, value))
 
     def _settings_limits(self) -> list[tuple[int, int]]:
-        limits = [(resource.RLIMIT_CORE, 0)]
-        if self._settings.limit_processes:
-            limits.append((resource.RLIMIT_NPROC, self._settings.processes))
+        limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NPROC, self._settings.process_limit)]
         if self._settings.limit_data:
             limits.append((resource.RLIMIT_DATA, self._settings.memory))
         return limits
