@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import subprocess
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from environments.sandboxes.hosted.creation import Creation, TryAgain
 from environments.sandboxes.hosted.end_mark import WRAPPER, MarkedStream
 from environments.sandboxes.hosted.exits import exit_of
 from environments.sandboxes.hosted.images import dockerfile_of
+from environments.sandboxes.hosted.input import InputPipe
 from environments.sandboxes.hosted.network import sort_hosts
 from environments.sandboxes.hosted.survey import place_of, survey
 
@@ -243,5 +243,49 @@ def test_a_cancelled_creation_is_discarded_although_cancelled_again() -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
         assert provider.discarded == 1
+
+    asyncio.run(main())
+
+
+def test_input_is_joined_while_a_part_is_under_way() -> None:
+    async def main() -> None:
+        sent: list[bytes] = []
+        gate = asyncio.Event()
+
+        async def send(data: bytes) -> None:
+            await gate.wait()
+            sent.append(data)
+
+        async def end() -> None:
+            sent.append(b"end")
+
+        pipe = InputPipe(send, end)
+        for number in range(100):
+            await pipe.write(b"%03d" % number)
+        pipe.close()
+        with pytest.raises(BrokenPipeError):
+            await pipe.write(b"late")
+        gate.set()
+        while sent[-1:] != [b"end"]:
+            await asyncio.sleep(0.001)
+        assert b"".join(sent) == b"".join(b"%03d" % number for number in range(100)) + b"end"
+        assert len(sent) < 10
+
+    asyncio.run(main())
+
+
+def test_input_waits_for_room_and_ends_with_its_program() -> None:
+    async def main() -> None:
+        async def send(data: bytes) -> None:
+            await asyncio.sleep(0.01)
+            raise BrokenPipeError(32, "it reads no more")
+
+        async def end() -> None:
+            raise AssertionError("nobody is there to be told")
+
+        pipe = InputPipe(send, end)
+        with pytest.raises(BrokenPipeError, match="no more"):
+            await pipe.write(bytes(20 << 20))
+        await pipe.finish()
 
     asyncio.run(main())

@@ -87,12 +87,14 @@ class CommandChannel(_EndingChannel):
 
     async def write(self, data: bytes) -> None:
         """Write to its standard input, waiting for room."""
-        await self._connection.write(self._command, data)
+        if self._ended.done():
+            raise BrokenPipeError(32, "the program has ended")
+        await self._command.input.write(data)
 
     def close_stdin(self) -> None:
         """Close its standard input."""
         if not self._ended.done():
-            self._in_background(self._connection.end_input(self._command))
+            self._command.input.close()
 
     def pause(self) -> None:
         """Receive nothing until ``resume``."""
@@ -107,6 +109,7 @@ class CommandChannel(_EndingChannel):
     def close(self) -> None:
         """Let go of it. A terminal whose program still runs can take no other."""
         if self._let_go():
+            self._command.input.abandon()
             self._in_background(self._connection.abandon())
 
     def _was_killed(self) -> bool:

@@ -13,6 +13,7 @@ from environments.errors import SandboxError
 from environments.sandboxes.daytona import driver
 from environments.sandboxes.daytona.frames import Frames
 from environments.sandboxes.hosted.end_mark import MarkedStream, new_token
+from environments.sandboxes.hosted.input import InputPipe
 
 logger = logging.getLogger(__name__)
 
@@ -84,17 +85,26 @@ class Terminal:
 
 
 class Command:
-    """One command in a connection: where its output goes, and how it ended."""
+    """One command in a connection: its input, where its output goes, and how it ended."""
 
-    def __init__(self, token: str, number: int, receive: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self, token: str, number: int, receive: Callable[[int, bytes], None], terminal: Terminal
+    ) -> None:
         mark = f"{token} {number}"
         self.number = number
-        self.input_ended = False
         self.done = asyncio.Event()
         self.streams = {
             1: MarkedStream(mark, lambda data: receive(1, data)),
             2: MarkedStream(mark, lambda data: receive(2, data)),
         }
+
+        async def send(data: bytes) -> None:
+            await terminal.send(b"%d\n%s" % (len(data), data))
+
+        async def end() -> None:
+            await terminal.send(b"0\n")
+
+        self.input = InputPipe(send, end)
 
     @property
     def code(self) -> int | None:
@@ -142,22 +152,9 @@ class Connection:
         """Begin a command."""
         self._count += 1
         self._ready.clear()
-        self._command = Command(self._token, self._count, receive)
+        self._command = Command(self._token, self._count, receive, self._terminal)
         await self._terminal.send(b"%d\n%d\n%s" % (self._count, len(program), program))
         return self._command
-
-    async def write(self, command: Command, data: bytes) -> None:
-        """Send input of a command."""
-        if command.done.is_set() or command.input_ended:
-            raise BrokenPipeError(32, "the program has ended")
-        if data:
-            await self._terminal.send(b"%d\n%s" % (len(data), data))
-
-    async def end_input(self, command: Command) -> None:
-        """Close a command's input."""
-        if not command.input_ended:
-            command.input_ended = True
-            await self._terminal.send(b"0\n")
 
     def settle(self, command: Command) -> None:
         """Get ready for the next command, in the background."""
@@ -186,7 +183,7 @@ class Connection:
         self.resume()
         settled = False
         with contextlib.suppress(BrokenPipeError):
-            await self.end_input(command)
+            await command.input.finish()
             await self._terminal.send(b"ok\n")
             settled = await self._becomes_ready()
         self._settling = None

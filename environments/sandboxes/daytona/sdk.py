@@ -24,7 +24,13 @@ def require_daytona() -> None:
 
 async def load() -> Any:
     """The SDK's module."""
-    return await asyncio.to_thread(importlib.import_module, "daytona")
+    return await asyncio.to_thread(_import)
+
+
+def _import() -> Any:
+    sdk = importlib.import_module("daytona")
+    _ = sdk.AsyncDaytona  # the module imports its parts, which takes seconds, when they are first named
+    return sdk
 
 
 def client_of(sdk: Any) -> Any:
