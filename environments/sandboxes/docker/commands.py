@@ -155,6 +155,7 @@ class Commands:
             killed = await self._guard.kill_everything()
             await self._guard.close()  # the program ends with its input
             if killed and await self._gone():
+                await self._guard.get_ready()  # while there is room: later the agent may hold all processes
                 break
         else:
             raise await self._cannot_kill()

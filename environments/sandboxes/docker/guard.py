@@ -47,6 +47,15 @@ class Guard:
         if line != b"ready\n":
             raise NotStarted(line + await self._lines.read(4096), None)
 
+    async def get_ready(self) -> None:
+        """Start the program if that is possible; the next order tries again where it is not."""
+        async with self._turn:
+            try:
+                if self._execution is None:
+                    await self.start()
+            except (NotStarted, TimeoutError, ConnectionError):
+                await self.close()
+
     async def kill_tree(
         self, process: int, age: float, command: str, *, alone: bool, others: Iterable[str]
     ) -> bool:

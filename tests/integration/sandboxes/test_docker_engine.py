@@ -149,7 +149,7 @@ def test_a_kill_that_the_agent_only_feigns_is_noticed(world: EngineWorld) -> Non
     async def body(sandbox: DockerSandbox, _: DockerBackend) -> None:
         await sandbox.write_bytes("/bin/feigned", feigning.encode(), mode=0o755)
         await sandbox.exec("setsid sleep 300 >/dev/null 2>&1 & rm /bin/sh; ln -s feigned /bin/sh")
-        await sandbox.exec("kill -9 $(grep -l HERMES_G.ARD /proc/[0-9]*/cmdline | cut -d/ -f3)")
+        await sandbox.exec("kill -9 $(grep -l HERMES_GUAR[D] /proc/[0-9]*/cmdline | cut -d/ -f3)")
         with pytest.raises(SandboxBroken, match="killed"):
             await sandbox.kill_all()
 
