@@ -12,13 +12,13 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from environments.errors import NotSupported, SandboxBroken, SandboxReleased
+from environments.errors import NotSupported, SandboxBroken
 from environments.records import SandboxInfo
 from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResult, FileInfo, Sandbox
 from environments.sandboxes.local import tar
+from environments.sandboxes.local.conversation import Conversation
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
-from environments.sandboxes.local.job import Answer
 from environments.sandboxes.local.process import LocalProcess
 
 _LONGEST_ARGUMENT = 120_000
@@ -28,7 +28,6 @@ _READ_INLINE = 1 << 20
 """Files above this size are read by a thread."""
 
 _KILLED = 137
-_ALIVE_ATTEMPTS = 5
 
 _LARGEST_SPECIAL_FILE = 16 << 20
 """Bytes read at most from files that claim to be empty, such as those below /proc."""
@@ -43,9 +42,8 @@ class LocalSandbox(Sandbox):
         self.working_directory = str(report["working_directory"])
         self.scratch = str(report["scratch"])
         self._guard = guard
-        self._number = 0
+        self._init = Conversation(guard)
         self._processes: builtins.list[LocalProcess] = []
-        self._waiting: set[Answer] = set()
         self._closing: asyncio.Future[None] | None = None
         guard.on_end = self._end
 
@@ -85,26 +83,25 @@ class LocalSandbox(Sandbox):
     ) -> ExecResult:
         """Run a prepared request. ``descriptors`` go with it and are closed; the list is emptied."""
         started = time.monotonic()
-        job = self._answer()
+        job = self._init.answer()
         timed_out = False
         try:
             try:
-                await self._post(job, request, tuple(descriptors))
+                await self._init.post(job, request, tuple(descriptors))
             finally:
                 wire.close_all(descriptors)
             try:
                 message = await job.wait(timeout)
             except TimeoutError:
                 timed_out = True
-                message = await self._interrupt(job)
+                message = await self._init.interrupt(job)
             if message is None and not timed_out:
-                await self._explain_loss()
+                await self._init.explain_loss()
         except asyncio.CancelledError:
-            job.hang_up()
-            await self._kill(job.number)
+            await self._init.abandon(job)
             raise
         finally:
-            self._forget(job)
+            self._init.forget(job)
         return _result(message, time.monotonic() - started, timed_out)
 
     async def spawn(
@@ -117,19 +114,17 @@ class LocalSandbox(Sandbox):
     ) -> LocalProcess:
         """Start a background process; see ``Sandbox.spawn``."""
         request = await self._run_request(command, cwd, env, spawn=True, pty=pty)
-        self._number += 1
         text = command if isinstance(command, str) else " ".join(command)
-        process = LocalProcess(self._number, text, self._guard)
+        process = LocalProcess(self._init.next_number(), text, self._guard)
         # Landlock keeps commands from opening terminals: this one comes from outside.
         terminal = os.openpty() if pty and self.info.isolation == "landlock" else ()
         try:
-            await self._post(process.job, request, terminal)
+            await self._init.post(process.job, request, terminal)
             await process.started.wait()
             if process.exit_code == _KILLED:
-                await self._explain_loss()
+                await self._init.explain_loss()
         except BaseException:
-            process.job.hang_up()
-            await self._kill(process.job.number)
+            await self._init.abandon(process.job)
             process.release()
             raise
         finally:
@@ -139,32 +134,17 @@ class LocalSandbox(Sandbox):
 
     async def kill_all(self) -> None:
         """Kill every process of the agent; the sandbox stays usable."""
-        self._check_open()
+        self._init.check_open()
         await self._guard.order("kill_all")
 
     async def alive(self) -> bool:
         """Whether the sandbox can still run a command."""
-        for _ in range(_ALIVE_ATTEMPTS):
-            if self._closing is not None or self._guard.ended.is_set():
-                return False
-            if await self._answers():
-                return True
-            await asyncio.sleep(0.05)  # the answer may have been killed with everything else
-        return False
-
-    async def _answers(self) -> bool:
-        job = self._answer()
-        try:
-            await self._post(job, {"op": "ping"}, ())
-            return await job.wait(5.0) is not None
-        except (TimeoutError, SandboxBroken, SandboxReleased):
-            return False
-        finally:
-            self._forget(job)
+        return await self._init.alive()
 
     async def close(self) -> None:
         """Release it and everything in it. Goes on to the end even if the caller is cancelled."""
         if self._closing is None:
+            self._init.released = True
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
@@ -234,13 +214,12 @@ class LocalSandbox(Sandbox):
     async def _run_request(
         self, command: Command, cwd: str | None, env: Mapping[str, str] | None, **details: object
     ) -> dict[str, object]:
-        self._check_open()
+        self._init.check_open()
         shell = isinstance(command, str)
         if isinstance(command, str) and len(command) > _LONGEST_ARGUMENT // 4:
             data = command.encode("utf-8", "surrogateescape")
             if len(data) > _LONGEST_ARGUMENT:
-                self._number += 1
-                script = f"{self.scratch}/command-{self._number}.sh"
+                script = f"{self.scratch}/command-{self._init.next_number()}.sh"
                 await self.write_bytes(script, data)
                 command, shell = ["bash", script], False
         return {
@@ -265,78 +244,8 @@ class LocalSandbox(Sandbox):
         descriptors: tuple[int, ...] = (),
         **details: object,
     ) -> wire.Message:
-        self._check_open()
-        job = self._answer()
-        try:
-            await self._post(job, {"op": operation, "path": path, **details}, descriptors, body)
-            message = await job.wait()
-        finally:
-            self._forget(job)
-        if message is None:
-            await self._explain_loss()
-            raise SandboxBroken("a file operation was killed")
-        if "errno" in message.header:
-            raise OSError(message.header["errno"], message.header.get("text"), path)
-        return message
-
-    def _answer(self) -> Answer:
-        self._number += 1
-        job = Answer(self._number)
-        self._waiting.add(job)
-        return job
-
-    def _forget(self, job: Answer) -> None:
-        job.close()
-        self._waiting.discard(job)
-
-    async def _post(
-        self, job: Any, request: dict[str, object], descriptors: tuple[int, ...], body: bytes = b""
-    ) -> None:
-        """Send a request to the init process; waits while its socket is full."""
-        self._check_open()
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                try:
-                    wire.send(
-                        self._guard.requests,
-                        request | {"id": job.number},
-                        body,
-                        (job.other_end, *descriptors),
-                    )
-                    return
-                except BlockingIOError:
-                    await _writable(loop, self._guard.requests.fileno())
-        except OSError:
-            raise await self._guard.wait_for_failure() from None
-        finally:
-            job.handed_over()
-
-    async def _interrupt(self, job: Answer) -> wire.Message | None:
-        """Kill a command and take what it had printed."""
-        job.hang_up()
-        await self._kill(job.number)
-        try:
-            return await job.wait(2.0)
-        except TimeoutError:
-            return None
-
-    async def _kill(self, number: int) -> None:
-        if not self._guard.ended.is_set() and self._closing is None:
-            await asyncio.shield(asyncio.ensure_future(self._guard.order("kill", job=number)))
-
-    async def _explain_loss(self) -> None:
-        """A job ended without an answer: raise if that is because the sandbox is gone."""
-        self._check_open()
-        if not await self.alive():
-            self._check_open()
-            raise await self._guard.wait_for_failure()
-
-    def _check_open(self) -> None:
-        if self._closing is not None:
-            raise SandboxReleased(f"sandbox {self.id} was released")
-        if self._guard.ended.is_set():
-            raise self._guard.failure()
+        request = {"op": operation, "path": path, **details}
+        return await self._init.ask(request, body, descriptors)
 
     async def _close(self) -> None:
         await self._guard.close()
@@ -344,23 +253,28 @@ class LocalSandbox(Sandbox):
 
     def _end(self) -> None:
         """The guardian is gone: tell everybody who waits for something from the sandbox."""
-        for job in self._waiting:
-            job.lose()
+        self._init.end()
         for process in self._processes:
             process.release()
-        self._waiting.clear()
         self._processes.clear()
 
 
 def _result(message: wire.Message | None, duration: float, timed_out: bool) -> ExecResult:
-    header = message.header if message is not None else {"exit": -9}
-    body = message.body if message is not None else b""
-    if message is not None:
-        wire.close_all(message.descriptors)
+    """What a supervisor said about its command; one that was killed said nothing."""
+    if message is None:
+        return ExecResult(
+            124 if timed_out else _KILLED, b"", b"", duration, timed_out, None if timed_out else 9
+        )
+    wire.close_all(message.descriptors)
+    header, body = message.header, message.body
     if "errno" in header:
         text = f"cannot start a process: {header.get('text')}\n".encode()
         return ExecResult(126, b"", text, duration, timed_out, None, 0, len(text))
-    status, split = int(header["exit"]), int(header.get("split", 0))
+    try:
+        status, split = int(header["exit"]), int(header["split"])
+        totals = int(header["stdout"]), int(header["stderr"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise SandboxBroken(f"the sandbox answered nonsense: {error}") from error
     return ExecResult(
         exit_code=124 if timed_out else status if status >= 0 else 128 - status,
         stdout=body[:split],
@@ -368,33 +282,13 @@ def _result(message: wire.Message | None, duration: float, timed_out: bool) -> E
         duration=duration,
         timed_out=timed_out,
         killed_by=-status if status < 0 and not timed_out else None,
-        stdout_bytes=int(header.get("stdout", 0)),
-        stderr_bytes=int(header.get("stderr", 0)),
+        stdout_bytes=totals[0],
+        stderr_bytes=totals[1],
     )
 
 
 def _file_info(values: dict[str, Any]) -> FileInfo:
-    return FileInfo(
-        path=values["path"],
-        kind=values["kind"],
-        size=values["size"],
-        mode=values["mode"],
-        modified_at=values["modified_at"],
-    )
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-async def _writable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(descriptor, _set, ready)
     try:
-        async with asyncio.timeout(30):
-            await ready
-    except TimeoutError:
-        raise SandboxBroken("the sandbox takes no more requests") from None
-    finally:
-        loop.remove_writer(descriptor)
+        return FileInfo(**{name: values[name] for name in ("path", "kind", "size", "mode", "modified_at")})
+    except (KeyError, TypeError) as error:
+        raise SandboxBroken(f"the sandbox answered nonsense: {error}") from error

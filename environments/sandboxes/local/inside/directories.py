@@ -13,7 +13,7 @@ def remove_tree(top: str) -> None:
     how deep the tree may be. What others remove meanwhile is no error.
     """
     try:
-        os.chmod(top, 0o700)
+        _unlock(top)
     except FileNotFoundError:
         return
     counter = 0
@@ -25,7 +25,7 @@ def remove_tree(top: str) -> None:
                 if not stat.S_ISDIR(os.lstat(path).st_mode):
                     os.unlink(path)
                     continue
-                os.chmod(path, 0o700)
+                _unlock(path)
                 counter += 1
                 moved = os.path.join(top, f".removed-{os.getpid()}-{counter}")
                 os.rename(path, moved)
@@ -35,6 +35,12 @@ def remove_tree(top: str) -> None:
         if directory != top:
             _remove_empty(directory)
     _remove_empty(top)
+
+
+def _unlock(directory: str) -> None:
+    """Make a directory ours to empty. Root needs no permission, and must not be lured through a link."""
+    if os.geteuid() != 0:
+        os.chmod(directory, 0o700)
 
 
 def _entries(directory: str) -> list[str]:

@@ -1,0 +1,149 @@
+"""Requests to a sandbox's init process, and what their loss means."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.sandboxes.local.guard import Guard
+from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.job import Answer, Job
+
+_ALIVE_ATTEMPTS = 5
+_SEND_PATIENCE = 30.0
+
+
+class Conversation:
+    """Sends requests, collects their answers, and tells a lost job from a lost sandbox."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.released = False
+        """Set when the rollout gives the sandbox back: from then on every use is an error."""
+        self._guard = guard
+        self._number = 0
+        self._waiting: set[Answer] = set()
+
+    def next_number(self) -> int:
+        """A number that no other job of this sandbox has."""
+        self._number += 1
+        return self._number
+
+    def answer(self) -> Answer:
+        """A new job that is answered once; give it to ``forget`` in the end."""
+        job = Answer(self.next_number())
+        self._waiting.add(job)
+        return job
+
+    def forget(self, job: Answer) -> None:
+        """Nobody waits for this job any more."""
+        job.close()
+        self._waiting.discard(job)
+
+    async def ask(
+        self, request: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()
+    ) -> wire.Message:
+        """Send a request and wait for its answer; ``OSError`` as it was raised inside."""
+        self.check_open()
+        job = self.answer()
+        try:
+            await self.post(job, request, descriptors, body)
+            message = await job.wait()
+        finally:
+            self.forget(job)
+        if message is None:
+            await self.explain_loss()
+            raise SandboxBroken("an operation was killed")
+        if "errno" in message.header:
+            raise OSError(message.header["errno"], message.header.get("text"), request.get("path"))
+        return message
+
+    async def post(
+        self, job: Job, request: dict[str, object], descriptors: tuple[int, ...] = (), body: bytes = b""
+    ) -> None:
+        """Send a request with its job; waits while the socket is full."""
+        self.check_open()
+        header = request | {"id": job.number}
+        try:
+            while True:
+                try:
+                    wire.send(self._guard.requests, header, body, (job.other_end, *descriptors))
+                    return
+                except BlockingIOError:
+                    await _writable(self._guard.requests.fileno())
+        except OSError:
+            raise await self._guard.wait_for_failure() from None
+        finally:
+            job.handed_over()
+
+    async def interrupt(self, job: Answer) -> wire.Message | None:
+        """Kill a command and take what it had printed."""
+        job.hang_up()
+        await self._kill(job.number)
+        try:
+            return await job.wait(2.0)
+        except TimeoutError:
+            return None
+
+    async def abandon(self, job: Job) -> None:
+        """Kill a command whose caller no longer waits; where the sandbox is gone, so is the command."""
+        job.hang_up()
+        with suppress(SandboxError):
+            await self._kill(job.number)
+
+    async def alive(self) -> bool:
+        """Whether the sandbox can still run something."""
+        for _ in range(_ALIVE_ATTEMPTS):
+            if self.released or self._guard.ended.is_set():
+                return False
+            if await self._answers():
+                return True
+            await asyncio.sleep(0.05)  # the answer may have been killed with everything else
+        return False
+
+    async def explain_loss(self) -> None:
+        """A job ended without an answer: raise if that is because the sandbox is gone."""
+        self.check_open()
+        if not await self.alive():
+            self.check_open()
+            raise await self._guard.wait_for_failure()
+
+    def check_open(self) -> None:
+        """Raise if the sandbox can no longer be used."""
+        if self.released:
+            raise SandboxReleased("the sandbox was released")
+        if self._guard.ended.is_set():
+            raise self._guard.failure()
+
+    def end(self) -> None:
+        """The sandbox is gone: whoever waits gets no answer."""
+        for job in self._waiting:
+            job.lose()
+        self._waiting.clear()
+
+    async def _answers(self) -> bool:
+        job = self.answer()
+        try:
+            await self.post(job, {"op": "ping"})
+            return await job.wait(5.0) is not None
+        except (TimeoutError, SandboxError):
+            return False
+        finally:
+            self.forget(job)
+
+    async def _kill(self, number: int) -> None:
+        if not self._guard.ended.is_set() and not self.released:
+            await asyncio.shield(asyncio.ensure_future(self._guard.order("kill", job=number)))
+
+
+async def _writable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(descriptor, ready.set)
+    try:
+        async with asyncio.timeout(_SEND_PATIENCE):
+            await ready.wait()
+    except TimeoutError:
+        raise SandboxBroken("the sandbox takes no more requests") from None
+    finally:
+        loop.remove_writer(descriptor)
