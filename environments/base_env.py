@@ -7,7 +7,6 @@ latter for agents with tools.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import sys
@@ -128,6 +127,8 @@ class BaseEnv(ABC):
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log metrics; a subclass adds its own and calls this."""
+        import asyncio  # at 36 ms too slow for --help
+
         run = self.active_run
         if run is not None and run.tracker is not None:
             metrics = {**(wandb_metrics or {}), **self.server.stats()}
@@ -154,6 +155,8 @@ class BaseEnv(ABC):
         **extra: Any,
     ) -> None:
         """Save the results of an evaluation: ``metrics.json`` and ``samples.jsonl``."""
+        import asyncio  # at 36 ms too slow for --help
+
         from environments.results.evaluate_log import write_evaluation
         from environments.results.summary_text import metric_lines
 
@@ -316,6 +319,8 @@ class BaseEnv(ABC):
 
     async def log_totals(self, groups: int) -> None:
         """Log what the whole run made."""
+        import asyncio  # at 36 ms too slow for --help
+
         run = self.active_run
         if run is not None and run.tracker is not None:
             totals = {"run/groups": groups, "run/scored": run.scored, "run/tokens": run.tokens}
