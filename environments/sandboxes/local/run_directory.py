@@ -110,13 +110,13 @@ def _is_locked(path: Path) -> bool:
 def _remove_run(path: Path) -> None:
     """Remove a run's directory and the control groups of its sandboxes.
 
-    Where something cannot be removed now (a dying sandbox may still hold it), the next start tries
-    again.
+    What a sandbox of a dead guardian still runs is in its groups, and killed with them. Where
+    something cannot be removed now, the next start tries again.
     """
     try:
         for file in path.glob("*/cgroups"):
-            for group in file.read_text().splitlines():
-                remove_group(group)
+            if [group for group in file.read_text().splitlines() if not remove_group(group)]:
+                return
         remove_tree(str(path))
     except OSError:  # left for the next start, as documented
         return

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from typing import NamedTuple
+
+from .processes import send_signal
 
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD = 100_000
@@ -47,10 +50,8 @@ class ControlGroups:
 
     def remove(self, patience: float = 2.0) -> None:
         """Remove the groups; their processes must be dead or dying."""
-        deadline = time.monotonic() + patience
         for directory in self.directories:
-            while not remove_group(directory) and time.monotonic() < deadline:
-                time.sleep(0.005)
+            remove_group(directory, patience)
         self.directories.clear()
 
 
@@ -75,17 +76,24 @@ def create(
     return groups
 
 
-def remove_group(directory: str) -> bool:
-    """Remove one empty group; False while processes are still leaving it."""
-    try:
-        os.rmdir(directory)
-    except FileNotFoundError:
-        return True
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            return False
-        raise
-    return True
+def remove_group(directory: str, patience: float = 2.0) -> bool:
+    """Remove one group and kill what is still in it; False if that takes longer than ``patience``."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            if time.monotonic() > deadline:
+                return False
+            for pid in _read(directory, "cgroup.procs").split():
+                send_signal(int(pid), signal.SIGKILL)
+            time.sleep(0.005)
+        else:
+            return True
 
 
 def _try_version_1(groups: ControlGroups, controller: str, directory: str, limits: Limits) -> None:
