@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from environments.sandboxes import transfer
 from environments.sandboxes.extraction import Extraction
 from environments.sandboxes.local.sandbox import LocalSandbox
 
-from .conftest import World
+from .conftest import World, make_world
 
 
 def digest(top: Path) -> dict[str, str]:
@@ -65,6 +66,45 @@ def test_a_tree_there_and_back(world: World, tmp_path: Path) -> None:
         await sandbox.exec("ln -s place ~/new/link")
         await transfer.download_dir(sandbox, "~/new/place/", tmp_path / "out" / "tree")  # over what is there
         assert digest(tmp_path / "out" / "tree") == digest(tmp_path / "in")
+
+    world.run(body)
+
+
+@pytest.mark.parametrize("rung", ["namespaces", "none"])
+@pytest.mark.parametrize("size", [None, 0, 1, 100, 50_000])
+def test_small_trees_there_and_back_many_times(rung: str, size: int | None, tmp_path: Path) -> None:
+    """A small archive is packed before tar has begun, which must not take tar's input from it."""
+    source = tmp_path / "in"
+    source.mkdir()
+    if size is not None:
+        (source / "file").write_bytes(os.urandom(size))
+
+    async def body(sandbox: LocalSandbox) -> None:
+        open_before = len([*Path("/proc/self/fd").iterdir()])
+        for number in range(20):
+            target = tmp_path / f"out{number}"
+            assert await transfer.upload_dir(sandbox, source, f"t{number}") == (size or 0)
+            assert await transfer.download_dir(sandbox, f"t{number}", target) == (size or 0)
+            assert digest(target) == digest(source)
+        assert len([*Path("/proc/self/fd").iterdir()]) <= open_before
+
+    make_world(rung).run(body)
+
+
+def test_a_stream_that_never_waits_is_unpacked(world: World) -> None:
+    """Nothing between the request and the end of the stream gives tar's run a turn of its own."""
+
+    async def body(sandbox: LocalSandbox) -> None:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            info, data = member("file", data=b"content")
+            archive.addfile(info, io.BytesIO(data))
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield buffer.getvalue()
+
+        await sandbox.upload_tar(stream(), "t")
+        assert await sandbox.read_bytes("t/file") == b"content"
 
     world.run(body)
 

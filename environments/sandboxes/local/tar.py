@@ -26,15 +26,14 @@ async def unpack(sandbox: LocalSandbox, stream: AsyncIterator[bytes], directory:
     theirs = [read]
     running = asyncio.ensure_future(sandbox.run_to_end(request, theirs, None))
     try:
-        await _feed(write, stream, running)
-    except BaseException:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        raise
+        try:
+            await _feed(write, stream, running)
+        finally:
+            os.close(write)
+        result = await running
     finally:
-        os.close(write)
-        wire.close_all(theirs)  # empty, unless the task was cancelled before its first step
-    _check(await running, directory)
+        await _end(running, theirs)
+    _check(result, directory)
 
 
 async def pack(sandbox: LocalSandbox, path: str) -> AsyncIterator[bytes]:
@@ -51,11 +50,21 @@ async def pack(sandbox: LocalSandbox, path: str) -> AsyncIterator[bytes]:
             yield chunk
         _check(await running, path)
     finally:
-        if not running.done():
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        wire.close_all(theirs)  # empty, unless the task was cancelled before its first step
         os.close(read)
+        await _end(running, theirs)
+
+
+async def _end(running: asyncio.Future[ExecResult], theirs: list[int]) -> None:
+    """See a run to its end, which is now if it has not come yet, and take its descriptors back.
+
+    They are the run's until then, even if it has not had its first step; afterwards the list is
+    empty, unless that step never came.
+    """
+    running.cancel()
+    try:
+        await asyncio.gather(running, return_exceptions=True)
+    finally:
+        wire.close_all(theirs)
 
 
 async def _feed(write: int, stream: AsyncIterator[bytes], running: asyncio.Future[ExecResult]) -> None:
