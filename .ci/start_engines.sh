@@ -20,7 +20,7 @@ apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 # One root file system serves every engine, as no image registry can be reached.
 rootfs=$work/rootfs.tar
 if [ ! -e "$rootfs" ]; then
-  mmdebstrap --quiet --variant=minbase --include=python3,ca-certificates,procps \
+  mmdebstrap --quiet --format=tar --variant=minbase --include=python3,ca-certificates,procps \
     --dpkgopt=force-unsafe-io bookworm "$rootfs.part" "$mirror"
   mv "$rootfs.part" "$rootfs"
 fi

@@ -215,8 +215,8 @@ class BaseEnv(ABC):
 
     @property
     def model_name(self) -> str:
-        """Name of the model of the first server."""
-        return self.server_configs[0].model_name if self.server_configs else ""
+        """Name of the model, or of the built-in policy that acts in its place."""
+        return self.server.model
 
     @property
     def model_calls(self) -> int:
@@ -287,7 +287,10 @@ class BaseEnv(ABC):
 
     async def start(self) -> None:
         """Start what the run needs: model servers first."""
+        from environments.reachable import check_local_servers
+
         await self.server.start()
+        await check_local_servers(server.config.base_url or "" for server in self.server.servers)
 
     async def run_setup(self) -> None:
         """Run the environment's ``setup()``."""

@@ -7,6 +7,7 @@ out in its own way. Running side by side, resume, progress, aggregation and file
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,8 @@ class BenchmarkEnv(HermesAgentBaseEnv):
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Run every item and aggregate."""
-        return await self.evaluate_items(await self.eval_items())
+        items: Any = self.eval_items()
+        return await self.evaluate_items(await items if inspect.isawaitable(items) else items)
 
     async def get_next_item(self) -> Item | None:
         """A benchmark has nothing to train on."""

@@ -14,7 +14,8 @@
     ├── SandboxError             the sandbox or its engine failed us -> outcome sandbox_error
     │   ├── SandboxReleased      used after its rollout had ended: a bug of the caller
     │   ├── SandboxBroken        the agent broke it (killed init, filled its disk): scored 0, not retried
-    │   └── NotSupported         the backend cannot do what the task needs (fatal)
+    │   ├── NotSupported         the backend cannot do what the task needs (fatal)
+    │   └── EngineUnusable       the engine can serve no attempt, such as on a full disk (fatal)
     ├── VerifierError            grading failed; the verifier runs again -> outcome verifier_error
     ├── UserCodeError            the environment's own code broke a rule -> outcome environment_error
     ├── StoreError               results cannot be written or read (fatal)
@@ -107,6 +108,12 @@ class SandboxBroken(SandboxError):
 
 class NotSupported(SandboxError):
     """The backend lacks what the task needs."""
+
+    fatal = True
+
+
+class EngineUnusable(SandboxError):
+    """What makes the sandboxes cannot serve any attempt."""
 
     fatal = True
 

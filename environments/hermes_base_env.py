@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from environments import atropos_names
 from environments.base_env import BaseEnv, is_overridden
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
-from environments.errors import ConfigError, NotSupported, UserCodeError
+from environments.errors import ConfigError, EngineUnusable, NotSupported, SandboxError, UserCodeError
+from environments.prompts import as_user_message, checked_message
 from environments.records import (
     Item,
     Message,
@@ -206,12 +207,11 @@ class HermesAgentBaseEnv(BaseEnv):
 
     def as_messages(self, prompt: str | Message | Sequence[Message]) -> list[Message]:
         """A prompt as messages, with the system prompt in front where there is none."""
-        if isinstance(prompt, str):
-            messages: list[Message] = [{"role": "user", "content": prompt}]
-        elif isinstance(prompt, dict):
-            messages = [dict(prompt)]
-        else:
-            messages = [dict(message) for message in prompt]
+        if isinstance(prompt, str | dict):
+            prompt = [as_user_message(prompt)]
+        messages = [checked_message(message) for message in prompt]
+        if not messages:
+            raise UserCodeError("format_prompt returned no message")
         system = "\n\n".join(filter(None, (self.config.system_prompt, self.thinking_prompt())))
         if system and not any(message.get("role") == "system" for message in messages):
             messages.insert(0, {"role": "system", "content": system})
@@ -255,10 +255,8 @@ class HermesAgentBaseEnv(BaseEnv):
         clock = rollout.scope.waiting if config.rollout_timeout_clock == "working" else None
 
         async def ask_user(result: AgentResult) -> str | Message | None:
-            answer: str | Message | None = await run_user_code(
-                self.next_message, rollout.item, result, rollout.ctx
-            )
-            return answer
+            answer = await run_user_code(self.next_message, rollout.item, result, rollout.ctx)
+            return None if answer is None else checked_message(as_user_message(answer))
 
         return AgentTask(
             messages=messages,
@@ -335,7 +333,17 @@ class HermesAgentBaseEnv(BaseEnv):
         if self._backend is None:
             await self._start_backend()
         assert self._backend is not None
-        return await self._backend.create(spec)
+        try:
+            return await self._backend.create(spec)
+        except SandboxError:
+            self.check_backend()
+            raise
+
+    def check_backend(self) -> None:
+        """Raise ``EngineUnusable`` where failures in sandboxes are the machine's and not the agents'."""
+        trouble = self._backend.trouble() if self._backend is not None else None
+        if trouble is not None:
+            raise EngineUnusable(trouble)
 
     # Life of a run.
 

@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 import greenlet
 
+from environments.errors import UserCodeError
+
 T = TypeVar("T")
 
 _in_user_code: contextvars.ContextVar[bool] = contextvars.ContextVar("in_user_code", default=False)
@@ -70,6 +72,7 @@ async def run_user_code(function: Callable[..., Any], *arguments: Any) -> Any:
     A plain function runs in a thread, as it may block in ways that we cannot see.
     """
     token = _in_user_code.set(True)
+    name = getattr(function, "__qualname__", str(function))
     try:
         if inspect.iscoroutinefunction(function):
             return await _Drive(function(*arguments))
@@ -77,6 +80,15 @@ async def run_user_code(function: Callable[..., Any], *arguments: Any) -> Any:
         if inspect.isawaitable(result):
             return await _Drive(_as_coroutine(result))
         return result
+    except SystemExit as error:
+        raise UserCodeError(
+            f"{name} called sys.exit({error.code!r}): raise an error or return instead"
+        ) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # it is we who cancel
+        raise UserCodeError(f"{name} raised CancelledError by itself") from error
     finally:
         _in_user_code.reset(token)
 

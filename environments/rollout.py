@@ -232,10 +232,13 @@ class Rollout:
     async def _verdict(self, result: AgentResult) -> Verdict:
         if result.ending is Ending.SANDBOX_BROKEN:
             return broken_sandbox_verdict("the agent broke its sandbox")
+        self.environment.check_backend()
         if self._sandbox is not None and not await self._sandbox.alive():
             raise SandboxError(f"sandbox {self._sandbox.id} died while no command of the agent ran")
         try:
-            return await score_rollout(self, result)
+            verdict = await score_rollout(self, result)
+            self.environment.check_backend()
+            return verdict
         except SandboxBroken as error:
             self.record.ending = Ending.SANDBOX_BROKEN
             return broken_sandbox_verdict(f"the sandbox broke under grading: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from environments.agent_loop import AgentResult, HermesAgentLoop
+from environments.benchmark_env import BenchmarkEnv
 from environments.config import APIServerConfig, HermesAgentEnvConfig
 from environments.errors import ConfigError, RunAborted, SandboxReleased, UnknownName, VerifierError
 from environments.hermes_base_env import HermesAgentBaseEnv
@@ -449,3 +451,83 @@ def test_a_long_grading_keeps_the_rollout_on_disk(tmp_path: Path, monkeypatch: p
     assert process(tmp_path, {"reward": reward}).attempts[0].reward == 1.0
     lines = (tmp_path / "out.run" / "attempts.jsonl").read_text().splitlines()
     assert [json.loads(line)["outcome"] for line in lines] == [None, "scored"]
+
+
+@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: sys.exit(3)], ids=["exit 0", "exit 3"])
+def test_user_code_that_exits_is_an_error_and_not_the_end(tmp_path: Path, leave: Any) -> None:
+    report = process(tmp_path, {"reward": lambda ctx, result: leave()})
+    assert report.exit_code == 1
+    assert "sys.exit" in report.attempts[0].failures[-1].message
+
+
+def test_user_code_that_raises_cancelled_is_an_error(tmp_path: Path) -> None:
+    def reward(ctx: ToolContext, result: AgentResult) -> float:
+        raise asyncio.CancelledError
+
+    report = process(tmp_path, {"reward": reward})
+    assert report.attempts[0].outcome == "environment_error"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["", [], [{"role": "king", "content": "go"}], [{"role": "user"}], ["go"], {"content": "go"}, 5],
+    ids=repr,
+)
+def test_prompts_that_no_server_takes_are_the_environments_error(tmp_path: Path, prompt: Any) -> None:
+    class Odd(FileEnv):
+        def format_prompt(self, item: Item) -> Any:
+            return prompt
+
+    env = environment(tmp_path, {"reward": lambda ctx, result: 1.0}, base=Odd)
+    report = asyncio.run(env.process_manager())
+    assert report.attempts[0].outcome == "environment_error"
+
+
+def test_a_full_disk_under_the_sandboxes_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from environments.sandboxes.local import backend
+
+    monkeypatch.setattr(backend, "LEAST_SPACE", 1 << 60)
+    with pytest.raises(RunAborted, match=r"is full.*TMPDIR"):
+        process(tmp_path, {"reward": lambda ctx, result: 1.0})
+
+
+def test_a_model_server_on_this_machine_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    env = environment(tmp_path, {"reward": lambda ctx, result: 1.0}, server="openai")
+    env.server = type(env.server)([APIServerConfig(base_url="http://localhost:9/v1", model_name="m")])
+    started = time.monotonic()
+    with pytest.raises(RunAborted, match=r"no model server answers.*base_url"):
+        asyncio.run(env.process_manager())
+    assert time.monotonic() - started < 20
+
+
+def test_no_items_at_all_is_not_success(tmp_path: Path) -> None:
+    assert process(tmp_path).exit_code == 1
+    with pytest.raises(RunAborted, match="nothing to evaluate"):
+        asyncio.run(environment(tmp_path).evaluate_manager())
+    with pytest.raises(ConfigError, match="total_steps"):
+        process(tmp_path, total_steps=-1)
+
+
+def test_an_evaluation_names_the_policy_that_acted(tmp_path: Path) -> None:
+    asyncio.run(environment(tmp_path, {"reward": lambda c, r: 1.0}).evaluate_manager())
+    metrics = json.loads((tmp_path / "evals" / "metrics.json").read_text())
+    assert metrics["config_general"]["model_name"] == "oracle"
+
+
+def test_a_benchmark_may_list_its_items_plainly(tmp_path: Path) -> None:
+    class Plain(BenchmarkEnv):
+        name = "plain-benchmark"
+
+        def eval_items(self) -> Any:  # type: ignore[override]
+            return [{"id": "a", "prompt": "go"}, {"id": "b", "prompt": "go"}]
+
+        async def rollout_and_score_eval(self, eval_item: Item) -> dict[str, Any]:
+            return {"reward": float(eval_item["id"] == "a")}
+
+    config = HermesAgentEnvConfig(
+        enabled_toolsets=["todo"], use_wandb=False, progress="none", data_dir_to_save_evals=str(tmp_path)
+    )
+    report = asyncio.run(Plain(config, [APIServerConfig(server_type="nop")]).evaluate_manager())
+    assert report.metrics["eval/pass_rate"] == 0.5

@@ -232,5 +232,9 @@ class Backend(ABC):
     async def check(self) -> None:  # noqa: B027 - optional
         """Fail early, with the cure, where the engine is missing or unusable."""
 
+    def trouble(self) -> str | None:
+        """Why no sandbox can be trusted any more, such as a full disk; None where all is well."""
+        return None
+
     async def close(self) -> None:  # noqa: B027 - optional
         """Release what the run still holds, leftovers of its sandboxes included."""

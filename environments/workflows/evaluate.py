@@ -74,6 +74,9 @@ async def evaluate_items(
     config, run = environment.config, environment.active_run
     assert run is not None
     groups = _select(environment, items, name or "eval")
+    if not groups:
+        chosen = " that --env.limit leaves" if config.limit == 0 else ""
+        raise RunAborted(f"{environment.environment_name} has no items{chosen}: there is nothing to evaluate")
     planned = len(groups) * config.attempts
     environment.planned_attempts += planned
     started = time.time()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
-from environments.errors import RunAborted
+from environments.errors import ConfigError, RunAborted
 from environments.grouping import new_group
 from environments.records import ScoredDataGroup
 from environments.run import Run, RunReport, open_run
@@ -33,6 +33,8 @@ async def process(environment: BaseEnv) -> RunReport:
     from environments.results.store import run_directory
 
     config = environment.config
+    if config.total_steps < 1:
+        raise ConfigError(f"env.total_steps is {config.total_steps}; process makes at least 1 group")
     path = Path(config.data_path_to_save_groups or f"data/{environment.environment_name}.jsonl")
     async with open_run(environment, run_directory(path)) as run:
         with GroupFile(path, resume=config.resume) as file:
@@ -73,7 +75,8 @@ class _Process:
                     fruitless += 1
                     if fruitless >= FRUITLESS_DRAWS:
                         raise RunAborted(
-                            f"{fruitless} items in a row match none of --env.item_ids / --env.limit"
+                            f"{fruitless} items in a row match none of --env.item_ids / --env.limit; "
+                            f"the last one was {group.item_id!r}"
                         )
                     continue
                 fruitless = 0
@@ -118,10 +121,14 @@ class _Process:
     async def _write(self, group: GroupScope, data: ScoredDataGroup | None) -> bool:
         environment = self.environment
         assert group.draw is not None
-        data = await environment.postprocess_histories(data) if data is not None else None
         if data is None or not data.get("scores"):
             self.run.note(f"group {group.draw} ({group.item_id}) has no scored attempt; it was not written")
             return False
+        data = await environment.postprocess_histories(data)
+        if data is None or not data.get("scores"):
+            self.left_out += 1
+            self.run.note(f"group {group.draw} ({group.item_id}) was left out by postprocess_histories")
+            return True
         scores = data["scores"]
         if environment.config.ensure_scores_are_not_same and len(scores) > 1 and len(set(scores)) == 1:
             self.left_out += 1
@@ -144,6 +151,9 @@ class _Process:
         planned = self.planned
         made = len(self.done) + self.left_out
         complete = not failures and not self.failed_groups and (made >= planned or self.exhausted)
+        if not made and self.exhausted:
+            complete = False
+            run.note("get_next_item() returned None at the first draw: there is nothing to roll out")
         parts = [f"{len(self.done)} groups in {path}"]
         if self.resumed:
             parts.append(f"{self.resumed} of them from an earlier run")

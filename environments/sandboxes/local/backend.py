@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _DEFAULT_MEMORY_MB = 4096
 _DEFAULT_PROCESSES = 512
+
+LEAST_SPACE = 1 << 20
+"""Free bytes below which writing a small file may fail through no doing of who writes it."""
 
 
 class LocalBackend(Backend):
@@ -81,6 +85,18 @@ class LocalBackend(Backend):
             sandbox = await self._build(self.isolation, spec)
         self._live = {other for other in self._live if not other.released} | {sandbox}
         return sandbox
+
+    def trouble(self) -> str | None:
+        """Whether the disk that holds the sandboxes is full: then what fails inside says nothing."""
+        if self._directory is None:
+            return None
+        space = os.statvfs(self._directory.path)
+        if space.f_bavail * space.f_frsize >= LEAST_SPACE:
+            return None
+        return (
+            f"the disk that holds the sandboxes ({self._directory.path}) is full; make room, or name "
+            "another with TMPDIR. The same command goes on from here"
+        )
 
     async def close(self) -> None:
         """Release all sandboxes that still live, and the run's directory."""

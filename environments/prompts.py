@@ -1,0 +1,29 @@
+"""Messages that an environment's code makes, checked before a model server sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from environments.errors import UserCodeError
+from environments.records import Message
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def as_user_message(prompt: str | Message) -> Message:
+    """Text as a message of the user; a message stays what it is."""
+    return {"role": "user", "content": prompt} if isinstance(prompt, str) else prompt
+
+
+def checked_message(message: Any) -> Message:
+    """A copy of a message. Raises ``UserCodeError`` for what no chat API takes."""
+    if not isinstance(message, dict):
+        raise UserCodeError(f"a message must be a dictionary with role and content, not {message!r:.200}")
+    if message.get("role") not in ROLES:
+        raise UserCodeError(f"a message has the role {message.get('role')!r}; roles are {', '.join(ROLES)}")
+    content = message.get("content")
+    if not isinstance(content, str | list) and not message.get("tool_calls"):
+        raise UserCodeError(f"a message of the {message['role']} has content {content!r:.99}, not text")
+    if not content and message["role"] == "user":
+        raise UserCodeError("the user's message is empty")
+    return dict(message)
