@@ -54,8 +54,11 @@ def standard_error(clusters: Iterable[Sequence[float]]) -> float | None:
     return math.sqrt(squares * len(groups) / (len(groups) - 1)) / len(values)
 
 
-def wilson_interval(successes: int, total: int, z: float = Z95) -> Interval | None:
-    """Score interval of a proportion (Wilson 1927); keeps its coverage near 0 and 1 and for few trials."""
+def wilson_interval(successes: float, total: float, z: float = Z95) -> Interval | None:
+    """Score interval of a proportion (Wilson 1927); keeps its coverage near 0 and 1 and for few trials.
+
+    The counts may be effective ones, and so need not be whole.
+    """
     if total <= 0:
         return None
     share = successes / total
@@ -65,16 +68,36 @@ def wilson_interval(successes: int, total: int, z: float = Z95) -> Interval | No
     return (min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
 
 
+def effective_size(clusters: Iterable[Sequence[float]]) -> float:
+    """How many independent attempts the outcomes (0 or 1) of all clusters are worth.
+
+    n / deff, with the design effect deff = sum over clusters of (sum of (x - p))^2 / (n p (1 - p)): the
+    clustered variance of the rate over that of n independent attempts (Kish, "Survey Sampling", 1965;
+    n / deff in Wilson's formula: Korn and Graubard, Survey Methodology 24, 1998). It is at least 1, and
+    is 1 where each cluster has one attempt. Clusters that all have the same rate tell nothing about the
+    attempts within them, and count as one attempt each.
+    """
+    groups = [(math.fsum(values), len(values)) for values in clusters if len(values)]
+    if len({passes / size for passes, size in groups}) < 2:
+        return float(len(groups))
+    total = sum(size for _, size in groups)
+    rate = math.fsum(passes for passes, _ in groups) / total
+    squares = math.fsum((passes - size * rate) ** 2 for passes, size in groups)
+    return total / max(1.0, squares / (total * rate * (1 - rate)))
+
+
 def bootstrap_interval(
     clusters: Iterable[Sequence[float]], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval | None:
     """Percentile bootstrap interval of a mean (Efron 1979), drawing whole clusters with replacement.
 
     Items are drawn, not attempts, since attempts of an item resemble each other. The same input
-    gives the same interval. None below two clusters.
+    gives the same interval. None where the clusters do not differ (or there is only one): drawing them
+    again then shows nothing of how far the mean may be off.
     """
     sums = [(math.fsum(values), len(values)) for values in clusters if len(values)]
-    if len(sums) < 2:
+    rates = [total / count for total, count in sums]
+    if not rates or math.isclose(min(rates), max(rates), rel_tol=1e-9):
         return None
     rounds = max(200, min(resamples, 4_000_000 // len(sums)))
     generator = random.Random(seed)
@@ -113,8 +136,8 @@ def summary(attempts: Iterable[Attempt], *, planned: int | None = None) -> dict[
     """Everything one wants to know of a run, as plain data.
 
     ``planned`` is how many attempts there should have been; those that are not there count as not
-    passed. Intervals are of 95 %: Wilson for pass rates with one attempt per item, else bootstrap
-    over items.
+    passed. Intervals are of 95 %: Wilson for pass rates, with the effective number of attempts where
+    items have several; bootstrap over items for rewards.
     """
     every = final_attempts(attempts)
     valid = [attempt for attempt in every if is_scored(attempt)]
@@ -219,7 +242,8 @@ def _pass_interval(attempts: Sequence[Attempt], total: int) -> Interval | None:
         return wilson_interval(sum(map(passed, attempts)), total)
     clusters = [[float(passed(attempt)) for attempt in group] for group in items]
     clusters.extend([0.0] for _ in range(total - len(attempts)))
-    return bootstrap_interval(clusters)
+    size = effective_size(clusters)
+    return wilson_interval(size * sum(map(passed, attempts)) / total, size)
 
 
 def _repeated(attempts: Sequence[Attempt]) -> dict[str, dict[int, float]]:

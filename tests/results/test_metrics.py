@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from environments.records import Verdict
 from environments.results.metrics import (
     bootstrap_interval,
+    effective_size,
     evaluation_metrics,
     mean,
     pass_at_k,
@@ -118,7 +119,36 @@ def test_repeats_give_pass_at_k() -> None:
     found = summary(attempts)
     assert found["pass_at"] == pytest.approx({1: 5 / 8, 2: (0.5 + 1) / 2, 4: 1.0})
     assert found["pass_hat"] == pytest.approx({1: 5 / 8, 2: 0.5, 4: 0.5})
-    assert found["pass_rate_interval"] == bootstrap_interval([[1.0, 0, 0, 0], [1.0] * 4])
+    size = 8 / ((1.5**2 + 1.5**2) / (8 * 5 / 8 * 3 / 8))
+    assert found["pass_rate_interval"] == pytest.approx(wilson_interval(size * 5 / 8, size))
+
+
+@pytest.mark.parametrize(("reward", "rate"), [(1.0, 1.0), (0.0, 0.0)])
+def test_items_that_agree_leave_an_interval(reward: float, rate: float) -> None:
+    found = summary([scored(item, n, reward=reward) for item in "abcde" for n in range(4)])
+    assert found["pass_rate_interval"] == wilson_interval(5 * rate, 5)
+    assert found["mean_reward_interval"] is None
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=8))
+def test_the_interval_of_repeats_has_a_width_and_holds_the_rate(items: list[list[bool]]) -> None:
+    attempts = [
+        scored(str(item), n, reward=float(won))
+        for item, wins in enumerate(items)
+        for n, won in enumerate(wins)
+    ]
+    found = summary(attempts)
+    low, high = found["pass_rate_interval"]
+    assert 0 <= low <= found["pass_rate"] + 1e-9 and found["pass_rate"] - 1e-9 <= high <= 1
+    assert high - low > 0.01
+    if all(len(wins) == 1 for wins in items):
+        assert (low, high) == wilson_interval(found["passed"], len(attempts))
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 5))
+def test_the_effective_size_of_independent_and_of_identical_attempts(wins: list[bool], repeats: int) -> None:
+    assert effective_size([[float(won)] for won in wins]) == pytest.approx(len(wins))
+    assert effective_size([[float(won)] * repeats for won in wins]) == pytest.approx(len(wins))
 
 
 def test_evaluation_metrics_have_the_names_people_know() -> None:
