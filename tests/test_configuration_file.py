@@ -94,6 +94,8 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_variable_is_named() -> None:
     with pytest.raises(ConfigError, match=r"env.note: .*variable NO_SUCH is not set \(a.yaml:2\)"):
         env("note: x${NO_SUCH}")
+    with pytest.raises(ConfigError, match=r"openai.api_key: the environment variable NO_SUCH is not set"):
+        read("openai: {api_key: '${NO_SUCH}'}")
 
 
 def test_a_variable_never_shows_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,8 @@ class _Document:
             origin, written = self.at(key_node), self._written(value_node)
             try:
                 found[key] = Setting(self._value(value_node, annotation), origin, written)
+            except UnsetVariable as error:  # names a variable, never its value: told of secrets too
+                self._problems.add(f"{section}.{key}: {error} ({origin})")
             except ValueError as error:
                 if isinstance(value_node.value, str):
                     setting = Setting(value_node.value, origin)
@@ -312,11 +314,15 @@ class _Document:
             raise ValueError(f"the tag {node.tag} is not known here")
 
 
+class UnsetVariable(ValueError):
+    """A ``${VAR}`` without a value; the message names the variable."""
+
+
 def substitute(text: str, variables: os._Environ[str] | dict[str, str]) -> tuple[str, bool]:
     """Put variables into a string.
 
-    Returns the text and whether all of it was one variable. Raises ValueError naming a variable that is
-    not set and has no default.
+    Returns the text and whether all of it was one variable. Raises UnsetVariable for one that is not set
+    and has no default.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -326,7 +332,7 @@ def substitute(text: str, variables: os._Environ[str] | dict[str, str]) -> tuple
         if match["default"] is not None:
             return value or match["default"]
         if value is None:
-            raise ValueError(f"the environment variable {match['name']} is not set")
+            raise UnsetVariable(f"the environment variable {match['name']} is not set")
         return value
 
     whole = _VARIABLE.fullmatch(text)
