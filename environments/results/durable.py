@@ -44,7 +44,7 @@ class DurableFile:
         self._sync_error: OSError | None = None
         self._to_sync: list[Path] = []
         with store_errors(f"cannot open {path}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             new = not path.exists()
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o644)
@@ -198,7 +198,7 @@ def write_via_temporary(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then put it in its place."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with store_errors(f"cannot write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         try:
             write(temporary)
             sync_path(temporary)
@@ -220,6 +220,19 @@ def move_aside(path: Path) -> Path | None:
         path.rename(target)
     logger.info("kept the earlier %s as %s", path, target)
     return target
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it. Raises ``StoreError`` that says what is in its way."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        blocking = next((p for p in (path, *path.parents) if os.path.lexists(p) and not p.is_dir()), path)
+        kind = "a broken link" if blocking.is_symlink() and not blocking.exists() else "a file"
+        raise StoreError(
+            f"cannot use {path} for results: a directory is needed there, but {blocking} is {kind}; "
+            "move it away or name another output"
+        ) from error
 
 
 def sync_path(path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from environments.results.durable import store_errors
+from environments.results.durable import make_directory, store_errors
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Payloads:
         path = self.directory / digest
         if not path.exists():
             with store_errors(f"cannot write {path}"):
-                self.directory.mkdir(parents=True, exist_ok=True)
+                make_directory(self.directory)
                 temporary = path.with_name(f"{digest}.{threading.get_ident()}.tmp")
                 temporary.write_bytes(data)
                 temporary.replace(path)

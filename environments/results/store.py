@@ -25,11 +25,12 @@ from typing import Any, Self
 
 import orjson
 
-from environments.errors import ResumeMismatch, StoreError
+from environments.errors import ConfigError, ResumeMismatch, StoreError
 from environments.records import SCHEMA_VERSION, Attempt
 from environments.results.durable import (
     DurableFile,
     encode,
+    make_directory,
     move_aside,
     store_errors,
     sync_path,
@@ -147,7 +148,14 @@ class RunStore:
 
 
 def run_directory(path: Path) -> Path:
-    """The run directory beside an output file: ``out.run`` for ``out.jsonl``."""
+    """The run directory beside an output: ``out.run`` for ``out.jsonl``, ``out.txt.run`` for ``out.txt``.
+
+    Raises ``ConfigError`` where the path can be no file.
+    """
+    if path.name in ("", "..") or path.is_dir():
+        raise ConfigError(
+            f"the output {str(path)!r} is a directory; a file is needed, such as {path / 'out.jsonl'}"
+        )
     return path.with_suffix(".run") if path.suffix == ".jsonl" else path.with_name(f"{path.name}.run")
 
 
@@ -209,7 +217,7 @@ def _lock_directory(directory: Path) -> int:
     with store_errors(f"cannot use {directory} for results"):
         while True:
             new = not directory.exists()
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             if new:
                 sync_path(directory.parent)
             try:

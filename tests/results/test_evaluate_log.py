@@ -60,7 +60,7 @@ def test_a_failure_while_writing_leaves_the_earlier_files(tmp_path: Path) -> Non
     write(None)
     assert json.loads((tmp_path / "samples.jsonl").read_text()) == {"first": 1}
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write"):
+    with pytest.raises(StoreError, match="file is a file"):
         write_evaluation(tmp_path / "file", name="t", model_name="m", metrics={}, samples=[])
 
 

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.config import APIServerConfig, HermesAgentEnvConfig
-from environments.errors import ResumeMismatch, StoreError
+from environments.errors import ConfigError, ResumeMismatch, StoreError
 from environments.records import Attempt, Sequence, Verdict
-from environments.results.durable import encode
+from environments.results.durable import DurableFile, encode
 from environments.results.fingerprint import result_affecting
 from environments.results.reading import parse_attempt, read_attempts
 from environments.results.store import RunStore, read_manifest, read_tools, run_directory
@@ -147,8 +147,27 @@ def test_results_without_a_manifest_are_not_guessed_about(tmp_path: Path) -> Non
 
 def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "out.run").write_text("x")
-    with pytest.raises(StoreError, match="cannot use"):
-        RunStore.open(tmp_path / "out.run", manifest(), resume=True)
+    for directory in (tmp_path / "out.run", tmp_path / "out.run" / "deep" / "er"):
+        with pytest.raises(StoreError, match=r"a directory is needed there, but \S*/out.run is a file"):
+            RunStore.open(directory, manifest(), resume=True)
+        with pytest.raises(StoreError, match=r"out.run is a file"):
+            DurableFile(directory / "out.jsonl")
+    (tmp_path / "link.run").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match=r"link.run is a broken link"):
+        RunStore.open(tmp_path / "link.run", manifest(), resume=True)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/..", "/", "directory", "directory/"])
+def test_an_output_must_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(ConfigError, match="a file is needed, such as"):
+        run_directory(Path(name))
+
+
+def test_outputs_that_differ_in_their_suffix_share_nothing() -> None:
+    names = [run_directory(Path(name)).name for name in ("out.jsonl", "out.txt", "out.json")]
+    assert names == ["out.run", "out.txt.run", "out.json.run"]
 
 
 def test_large_values_lie_beside_the_file_and_come_back(tmp_path: Path) -> None:
