@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from environments.errors import StoreError
 from environments.results.conversation import pieces
 from environments.results.durable import write_via_temporary
 from environments.results.rows import Row, read_rows, rows_of
 from environments.results.show import COLUMNS, RIGHT, Totals, cells, endings, facts
 from environments.results.text import one_line
+
+logger = logging.getLogger(__name__)
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -52,11 +56,12 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def write_html(source: Iterable[Any] | Path, path: Path, *, title: str | None = None) -> Path:
     """Write the page of a result file or directory (a path), or of groups, samples or attempts.
 
-    ``path`` is the output that it stands beside; the page has the same stem and ends in ``.html``.
-    Returns where it is. Written a row at a time, so a large file does not fill the memory; with a
-    path the file is read twice. Raises ``StoreError``.
+    ``path`` is the output that it stands beside: ``out.html`` for ``out.jsonl`` or ``out.run``, and
+    ``out.txt.html`` for ``out.txt``. Returns where the page is. Written a row at a time, so a large
+    file does not fill the memory; with a path the file is read twice. Raises ``StoreError``.
     """
-    target = path.with_suffix(".html") if path.suffix else path.with_name(f"{path.name}.html")
+    own = path.suffix in (".jsonl", ".run")
+    target = path.with_suffix(".html") if own else path.with_name(f"{path.name}.html")
     kept = None if isinstance(source, Path) else list(source)
 
     def rows() -> Iterator[Row]:
@@ -71,9 +76,16 @@ def write_html(source: Iterable[Any] | Path, path: Path, *, title: str | None = 
     return target
 
 
-def write_page_for_groups(path: Path, *, title: str | None = None) -> Path:
-    """The page of the file of groups at ``path``, written beside it."""
-    return write_html(path, path, title=title)
+def write_page_for_groups(path: Path, *, title: str | None = None) -> Path | None:
+    """The page of the file of groups at ``path``, written beside it.
+
+    Results are complete without it: where it cannot be written, that is a warning and None.
+    """
+    try:
+        return write_html(path, path, title=title)
+    except StoreError as error:
+        logger.warning("no page: %s", error)
+        return None
 
 
 def _page(for_table: Iterable[Row], for_conversations: Iterable[Row], title: str) -> Iterator[str]:

@@ -17,15 +17,18 @@ import orjson
 
 from environments.errors import StoreError
 from environments.records import Attempt
-from environments.results.durable import encode, read_lines
+from environments.results.durable import encode, read_lines, store_errors
 from environments.results.evaluate_log import SAMPLES_FILE
 from environments.results.metrics import passed
 from environments.results.plain import plain
-from environments.results.reading import ATTEMPTS_FILE, attempt_key, read_attempts
+from environments.results.reading import ATTEMPTS_FILE, PAYLOADS_DIRECTORY, attempt_key, read_attempts
 
 logger = logging.getLogger(__name__)
 
 JSON = dict[str, Any]
+
+_BESIDE_RESULTS = frozenset({"metrics.json", "run.json", "tools.json", "lock"})
+"""Files of a run or an evaluation that hold no rollouts themselves."""
 
 
 @dataclass(slots=True)
@@ -98,7 +101,7 @@ def rows_of(records: Iterable[Any]) -> Iterator[Row]:
 def find_file(path: Path) -> Path:
     """The file to read for a path that a person typed. Raises ``StoreError`` with what to do."""
     if path.is_file():
-        return path
+        return _results_beside(path)
     if not path.exists():
         near = sorted(p.name for p in path.parent.glob("*.jsonl"))[:5] if path.parent.is_dir() else []
         hint = f"; {path.parent} has {', '.join(near)}" if near else ""
@@ -114,6 +117,34 @@ def find_file(path: Path) -> Path:
     if candidates:
         raise StoreError(f"{path} holds several results; name one: {', '.join(candidates[:10])}")
     raise StoreError(f"{path} holds no results ({ATTEMPTS_FILE}, {SAMPLES_FILE} or another .jsonl)")
+
+
+def _results_beside(path: Path) -> Path:
+    """The file of results that a file of a run belongs to: of its page, manifest, metrics, or a payload."""
+    is_page = path.suffix == ".html"
+    if is_page:
+        whole = path.with_suffix("")  # out.txt.html stands beside out.txt
+        candidates = [whole, path.with_suffix(".jsonl"), path.with_suffix(".run") / ATTEMPTS_FILE]
+    elif path.name in _BESIDE_RESULTS or path.parent.name == PAYLOADS_DIRECTORY:
+        directory = path.parent.parent if path.parent.name == PAYLOADS_DIRECTORY else path.parent
+        candidates = [directory / ATTEMPTS_FILE, directory / SAMPLES_FILE]
+    else:
+        return path
+    found = next((file for file in candidates if file.is_file()), None)
+    if found is not None:
+        return found
+    if is_page and not _begins_as_page(path):
+        return path
+    raise StoreError(f"{path} holds no rollouts, and beside it there is none of: {_names(candidates)}")
+
+
+def _begins_as_page(path: Path) -> bool:
+    with store_errors(f"cannot read {path}"), path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b"<")
+
+
+def _names(paths: Iterable[Path]) -> str:
+    return ", ".join(dict.fromkeys(map(str, paths)))
 
 
 def is_record(record: Any) -> bool:

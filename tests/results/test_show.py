@@ -19,7 +19,7 @@ from environments.errors import StoreError
 from environments.results.conversation import pieces
 from environments.results.evaluate_log import sample_from_attempt, write_evaluation
 from environments.results.groups import GroupFile, group_from_attempts
-from environments.results.html import write_html
+from environments.results.html import write_html, write_page_for_groups
 from environments.results.rows import read_rows, rows_of
 from environments.results.show import main
 from environments.results.store import RunStore
@@ -71,8 +71,15 @@ def output(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.run", "out.run/attempts.jsonl", "evals", "."])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("out.jsonl", "out.run", "out.run/attempts.jsonl", "evals", "."),
+        *("out.run/run.json", "out.html", "evals/metrics.json"),
+    ],
+)
 def test_the_table_of_every_kind_of_result(output: Path, name: str, capsys: Any) -> None:
+    write_html(output / "out.jsonl", output / "out.jsonl")
     assert main([str(output / name)]) == 0
     shown = capsys.readouterr().out
     assert shown.count("item-a") == 2 and shown.count("item-b") == 1 and "model_error" in shown
@@ -242,6 +249,28 @@ def test_the_page_is_whole_and_harmless(output: Path) -> None:
     ):
         assert text in checker.text, text
     assert "\x1b" not in page.read_text()
+
+
+def test_a_file_of_a_run_without_its_results_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "metrics.json").write_text("{}")
+    (tmp_path / "out.html").write_text("<!doctype html>")
+    for name, missing in (("metrics.json", "samples.jsonl"), ("out.html", "out.jsonl")):
+        assert main([str(tmp_path / name)]) == 2
+        told = capsys.readouterr().err
+        assert "holds no rollouts" in told and str(tmp_path / missing) in told
+
+
+def test_an_output_of_another_name_has_a_page_of_its_own(tmp_path: Path, caplog: Any, capsys: Any) -> None:
+    for name, page in (("out.jsonl", "out.html"), ("out.txt", "out.txt.html"), ("out.html", "out.html.html")):
+        with GroupFile(tmp_path / name) as file:
+            file.append(group_from_attempts(0, [scored()], include_messages=True), 0)
+        (tmp_path / page).unlink(missing_ok=True)
+        assert write_page_for_groups(tmp_path / name) == tmp_path / page
+        assert main([str(tmp_path / page)]) == 0 and "1 rollout" in capsys.readouterr().out
+        (tmp_path / page).unlink()
+    (tmp_path / "out.txt.html").mkdir()
+    assert write_page_for_groups(tmp_path / "out.txt") is None
+    assert "no page: cannot write" in caplog.text and "Is a directory" in caplog.text
 
 
 def test_pages_of_values_in_memory(tmp_path: Path) -> None:
