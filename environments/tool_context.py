@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from environments.sandboxes.shell import Shell
     from environments.tools.toolbox import Toolbox
 
+READ_LIMIT = 10_000_000
+"""Bytes of a file that ``read_file`` gives. Every rollout may hold one, and text that is graded is
+far smaller; what is larger goes to disk with ``download_file``."""
+
+_DECODE_INLINE = 1_000_000
+"""Bytes that are decoded on the event loop: about a millisecond's work. More goes to a thread."""
+
 T = TypeVar("T")
 JSON = dict[str, Any]
 
@@ -49,7 +56,10 @@ class ToolContext:
         return self._plainly(self.aio.terminal(command, timeout))
 
     def read_file(self, path: str) -> JSON:
-        """Read a text file whole: ``{"content", "file_size", "total_lines"}`` or ``{"error"}``."""
+        """Read a text file whole: ``{"content", "file_size", "total_lines"}`` or ``{"error"}``.
+
+        A file above ``READ_LIMIT`` bytes is an error; ``download_file`` takes larger ones.
+        """
         return self._plainly(self.aio.read_file(path))
 
     def write_file(self, path: str, content: str) -> JSON:
@@ -166,13 +176,19 @@ class AsyncToolContext:
 
     async def read_file(self, path: str) -> JSON:
         """See ``ToolContext.read_file``."""
+        from environments.sandboxes.reading import read_start
+
         sandbox = await self.sandbox()
         try:
-            data = await sandbox.read_bytes(path)
+            data, size = await read_start(sandbox, path, READ_LIMIT)
         except OSError as error:
             return {"error": f"cannot read {path}: {error.strerror or error}", "content": ""}
-        content = data.decode("utf-8", "replace")
-        return {"content": content, "file_size": len(data), "total_lines": len(content.splitlines())}
+        if size > READ_LIMIT:
+            text = f"{path} is {size} bytes, more than {READ_LIMIT}; use download_file"
+            return {"error": text, "content": "", "file_size": size}
+        if size > _DECODE_INLINE:
+            return await asyncio.to_thread(_file_content, data)
+        return _file_content(data)
 
     async def write_file(self, path: str, content: str) -> JSON:
         """See ``ToolContext.write_file``."""
@@ -260,6 +276,11 @@ class AsyncToolContext:
     async def cleanup(self) -> None:
         """See ``ToolContext.cleanup``."""
         await (await self._owner()).release()
+
+
+def _file_content(data: bytes) -> JSON:
+    content = data.decode("utf-8", "replace")
+    return {"content": content, "file_size": len(data), "total_lines": len(content.splitlines())}
 
 
 def handle_function_call(

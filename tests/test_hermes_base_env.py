@@ -18,7 +18,7 @@ from environments.errors import ConfigError, RunAborted, SandboxReleased, Unknow
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Ending, Item, Message, Reward, ScoredDataItem
 from environments.run import RunReport
-from environments.tool_context import ToolContext
+from environments.tool_context import READ_LIMIT, ToolContext
 
 
 def calls(name: str, **arguments: Any) -> Message:
@@ -135,6 +135,30 @@ def test_files_round_trip_through_the_context(tmp_path: Path) -> None:
     found = [path.read_bytes() for path in (tmp_path / "back").rglob("blob.bin")]
     assert found == [blob]
     assert (tmp_path / "one.bin").read_bytes() == blob
+
+
+def test_small_trees_go_in_and_large_files_do_not_come_out_whole(tmp_path: Path) -> None:
+    source = tmp_path / "tree"
+    source.mkdir()
+    (source / "small").write_text("x")
+
+    def reward(ctx: ToolContext, result: AgentResult) -> float:
+        for number in range(10):
+            assert ctx.upload_dir(source, f"~/tree{number}")["success"]
+        huge = ctx.read_file("~/huge")
+        assert huge["content"] == ""
+        assert huge["file_size"] == 3 << 30
+        assert f"{3 << 30} bytes" in huge["error"]
+        assert "download_file" in huge["error"]
+        assert str(6 << 30) in ctx.download_file("~/huger", tmp_path / "huger")["error"]
+        large = ctx.read_file("~/large")
+        assert len(large["content"]) == large["file_size"] == READ_LIMIT
+        assert large["total_lines"] == READ_LIMIT // 2
+        return 1.0
+
+    commands = [f"truncate -s 3G ~/huge; truncate -s 6G ~/huger; yes | head -c {READ_LIMIT} > ~/large"]
+    assert process(tmp_path, {"commands": commands, "reward": reward}).attempts[0].reward == 1.0
+    assert not (tmp_path / "huger").exists()
 
 
 def test_every_form_of_reward(tmp_path: Path) -> None:

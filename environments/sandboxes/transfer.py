@@ -7,19 +7,27 @@ given, whatever the names and links in the archive say.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import posixpath
 import tarfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from environments.sandboxes.base import Sandbox
 from environments.sandboxes.extraction import DEFAULT_MAX_BYTES, Extraction
+from environments.sandboxes.reading import follow
+
+T = TypeVar("T")
 
 _SMALL = 1 << 20
 """Files up to this size are written in one call instead of a tar stream."""
+
+DEFAULT_FILE_MAX_BYTES = 4 << 30
+"""Bytes of one downloaded file. Logs, archives and models that a grader looks at are smaller, and a
+sparse file, which costs the sandbox nothing, cannot fill this machine's disk."""
 
 _CHUNK = 8 << 20
 _STREAM_CHUNK = 1 << 18
@@ -67,12 +75,20 @@ async def upload_dir(sandbox: Sandbox, local_dir: str | Path, remote_dir: str) -
     return await _upload(sandbox, add, remote_dir)
 
 
-async def download_file(sandbox: Sandbox, remote_path: str, local_path: str | Path) -> int:
+async def download_file(
+    sandbox: Sandbox,
+    remote_path: str,
+    local_path: str | Path,
+    *,
+    max_bytes: int = DEFAULT_FILE_MAX_BYTES,
+) -> int:
     """Copy a file out of the sandbox. Returns its size in bytes.
 
     A ``local_path`` that is a directory takes the file under its own name; parents are made. The
-    file appears whole or not at all.
+    file appears whole or not at all, with holes where the original is zero for long. More than
+    ``max_bytes`` is an error (``OSError`` with ``EFBIG``).
     """
+    _check_size(remote_path, (await follow(sandbox, remote_path)).size, max_bytes)
     target = Path(local_path)
     if await asyncio.to_thread(target.is_dir):
         target /= posixpath.basename(remote_path)
@@ -83,8 +99,9 @@ async def download_file(sandbox: Sandbox, remote_path: str, local_path: str | Pa
         with await asyncio.to_thread(partial.open, "wb") as file:
             while True:
                 chunk = await sandbox.read_bytes(remote_path, offset=total, length=_CHUNK)
-                await asyncio.to_thread(file.write, chunk)
                 total += len(chunk)
+                _check_size(remote_path, total, max_bytes)  # it may grow, or have told no size
+                await asyncio.to_thread(_append, file, chunk)
                 if len(chunk) < _CHUNK:
                     break
         await asyncio.to_thread(partial.replace, target)
@@ -113,28 +130,49 @@ async def download_dir(
     extraction = Extraction(Path(local_dir), strip=strip, max_bytes=max_bytes, refused=refused)
     read, write = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(write, False)
-    extracting = asyncio.ensure_future(asyncio.to_thread(extraction.run, read))
+    extracting = _in_thread(extraction.run, read)
     try:
-        async for chunk in sandbox.download_tar(source):
-            if not await _write(write, chunk):
-                break
+        async with _closing(sandbox.download_tar(source)) as chunks:
+            async for chunk in chunks:
+                if not await _write(write, chunk):
+                    break
     finally:
         os.close(write)  # the thread sees the end and stops, also when we were cancelled
         await asyncio.wait({extracting})
     return extracting.result()
 
 
+@contextlib.asynccontextmanager
+async def _closing(stream: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Close a stream that is left before its end, so that what feeds it in the sandbox ends now."""
+    try:
+        yield stream
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+
 async def _directory(sandbox: Sandbox, path: str) -> str:
     """The path of a directory, a link to one followed. ``NotADirectoryError``."""
     path = posixpath.normpath(path)
-    kind = (await sandbox.stat(path)).kind
-    if kind == "link":
-        found = await sandbox.exec(["readlink", "-f", "--", path], timeout=60)
-        path = os.fsdecode(found.stdout.removesuffix(b"\n")) or path
-        kind = (await sandbox.stat(path)).kind
-    if kind != "directory":
+    info = await follow(sandbox, path)
+    if info.kind != "directory":
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-    return path
+    return info.path
+
+
+def _check_size(path: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise OSError(errno.EFBIG, f"the file is {size} bytes or more, which is more than {max_bytes}", path)
+
+
+def _append(file: IO[bytes], chunk: bytes) -> None:
+    """Write a chunk at the end of a file, as a hole if it is all zero."""
+    if chunk.lstrip(b"\0"):
+        file.write(chunk)
+    else:
+        file.seek(len(chunk), os.SEEK_CUR)
+        file.truncate()
 
 
 async def _target(sandbox: Sandbox, remote_path: str, name: str) -> str:
@@ -171,13 +209,20 @@ async def _upload(sandbox: Sandbox, add: Callable[[tarfile.TarFile], int], direc
         with os.fdopen(write, "wb", closefd=True) as pipe:
             return _pack(pipe, add)
 
-    packing = asyncio.ensure_future(asyncio.to_thread(pack))
+    packing = _in_thread(pack)
     try:
         await sandbox.upload_tar(_chunks(read), directory)
     finally:
         os.close(read)  # a thread that still packs then fails on its next write
         await asyncio.wait({packing})
     return packing.result()
+
+
+def _in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Task[T]:
+    """A thread's work as a task. Whoever else fails first need not ask how it went."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return task
 
 
 def _pack(pipe: IO[bytes], add: Callable[[tarfile.TarFile], int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from environments.sandboxes.base import Sandbox
+from environments.sandboxes.reading import read_start
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.diffs import unified_diff
 from environments.tools.edits import EditError, TextFile, replace_text
@@ -13,6 +14,10 @@ from environments.tools.text import decode
 from environments.tools.v4a import FilePatch, apply_hunks, parse_patch
 
 NO_FILE = "/dev/null"
+
+SIZE_LIMIT = 5_000_000
+"""Bytes of all files of one call together, which are held whole, compared and searched. Source files
+are far smaller; larger files are data, for which a program in the terminal is the better tool."""
 
 DESCRIPTION = (
     "Edit files. mode=replace: replace old_string by new_string in path; old_string must fit exactly one "
@@ -41,6 +46,8 @@ class _Plan:
     files: dict[str, _File] = field(default_factory=dict)
     diffs: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    size: int = 0
+    """Bytes of the files so far."""
 
     async def file(self, path: str) -> _File:
         """The file as earlier parts of the patch leave it."""
@@ -48,9 +55,19 @@ class _Plan:
             info = await find(self.sandbox, path)
             if await is_directory(self.sandbox, path):
                 raise EditError(f"{path} is a directory")
-            before = await self.sandbox.read_bytes(path) if info is not None else None
+            before = await self._read(path) if info is not None else None
             self.files[path] = _File(before, before, info.mode & 0o7777 if info is not None else None)
         return self.files[path]
+
+    async def _read(self, path: str) -> bytes:
+        data, size = await read_start(self.sandbox, path, SIZE_LIMIT - self.size)
+        self.size += size
+        if size > SIZE_LIMIT:
+            reason = f"{path} is {size} bytes, more than the {SIZE_LIMIT} that patch takes"
+            raise EditError(f"{reason}; change it in the terminal, for example with sed")
+        if self.size > SIZE_LIMIT:
+            raise EditError(f"the files are more than {SIZE_LIMIT} bytes together; use several patches")
+        return data
 
     async def existing(self, path: str) -> tuple[_File, bytes]:
         """A file that must be there, with its content."""

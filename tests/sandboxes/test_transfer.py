@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import gc
 import hashlib
 import io
 import os
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from environments.sandboxes import transfer
 from environments.sandboxes.extraction import Extraction
 from environments.sandboxes.local.sandbox import LocalSandbox
+from environments.sandboxes.reading import read_start
 
 from .conftest import World, make_world
 
@@ -64,6 +67,7 @@ def test_a_tree_there_and_back(world: World, tmp_path: Path) -> None:
         assert await transfer.download_dir(sandbox, "~/new/place", tmp_path / "out" / "tree") == sent
         assert digest(tmp_path / "out" / "tree") == digest(tmp_path / "in")
         await sandbox.exec("ln -s place ~/new/link")
+        assert await transfer.download_dir(sandbox, "~/new/link", tmp_path / "out" / "linked") == sent
         await transfer.download_dir(sandbox, "~/new/place/", tmp_path / "out" / "tree")  # over what is there
         assert digest(tmp_path / "out" / "tree") == digest(tmp_path / "in")
 
@@ -158,6 +162,77 @@ def test_what_leads_out_of_a_tree_is_refused(world: World, tmp_path: Path) -> No
             await transfer.download_dir(sandbox, "t", tmp_path / "bounded", max_bytes=1_000_000, refused=[])
 
     world.run(body)
+
+
+def test_a_file_of_any_size_does_not_fill_this_machine(world: World, tmp_path: Path) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec("truncate -s 6G huge; ln -s huge link; head -c 2000 /dev/zero > small")
+        for name in ("huge", "link"):
+            with pytest.raises(OSError, match=str(6 << 30)) as caught:
+                await transfer.download_file(sandbox, name, tmp_path / "deep" / "huge")
+            assert caught.value.errno == errno.EFBIG
+        with pytest.raises(OSError, match="more than 1999"):
+            await transfer.download_file(sandbox, "small", tmp_path / "small", max_bytes=1999)
+        assert await transfer.download_file(sandbox, "small", tmp_path / "small", max_bytes=2000) == 2000
+        if world.rung != "landlock":  # which lets nobody read there
+            with pytest.raises(OSError, match="more than 10"):  # tells no size before it is read
+                await transfer.download_file(sandbox, "/proc/version", tmp_path / "version", max_bytes=10)
+        assert [path.name for path in tmp_path.iterdir()] == ["small"]
+        assert await read_start(sandbox, "link", 1000) == (bytes(1000), 6 << 30)
+        assert await read_start(sandbox, "small", 2000) == (bytes(2000), 2000)
+
+    world.run(body)
+
+
+def test_long_zeros_become_holes(strongest_world: World, tmp_path: Path) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec("truncate -s 40M f; printf middle | dd of=f bs=1 seek=20000000 conv=notrunc")
+        assert await transfer.download_file(sandbox, "f", tmp_path / "f") == 40 << 20
+        data = (tmp_path / "f").read_bytes()
+        assert len(data) == 40 << 20
+        assert data.strip(b"\0") == data[20_000_000:20_000_006] == b"middle"
+        assert (tmp_path / "f").stat().st_blocks * 512 < 20 << 20
+
+    strongest_world.run(body)
+
+
+class Interrupted(Exception):
+    """Stands for any failure of a stream."""
+
+
+@pytest.mark.parametrize("rung", ["namespaces", "none"])
+def test_transfers_that_break_off_end_quietly_and_at_once(
+    rung: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "large").write_bytes(bytes(30_000_000))
+
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec("mkdir t; ln -s /etc/passwd t/a; head -c 50000000 /dev/urandom > t/b")
+        with pytest.raises(PermissionError):
+            await transfer.download_dir(sandbox, "t", tmp_path / "out")
+        assert (await sandbox.exec("pgrep -fc '[t]ar -c -f - -C'")).text.strip() == "0"
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield tarfile.TarInfo("file").tobuf()
+            raise Interrupted
+
+        with pytest.raises(Interrupted):
+            await sandbox.upload_tar(stream(), "u")
+        for operation in (
+            lambda: transfer.download_dir(sandbox, "t", tmp_path / "out", refused=[]),
+            lambda: transfer.upload_dir(sandbox, tmp_path / "in", "u"),
+        ):
+            for wait in (0, 0.005, 0.03):
+                running = asyncio.ensure_future(operation())
+                await asyncio.sleep(wait)
+                running.cancel()
+                await asyncio.wait({running})
+                assert running.cancelled() or running.exception() is None
+
+    make_world(rung).run(body)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_cancelled_transfers_leave_nothing_running(strongest_world: World, tmp_path: Path) -> None:

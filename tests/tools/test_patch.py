@@ -132,3 +132,26 @@ def test_a_write_that_fails_undoes_those_before_it(bench: Bench, monkeypatch: py
     result = bench("patch", mode="patch", patch=text)
     assert "No space left on device); nothing was changed" in result["error"]
     assert {path.name: path.read_text() for path in bench.work.iterdir()} == {"a": "a\n", "b": "b\n"}
+
+
+def test_large_files_are_left_to_the_terminal(bench: Bench) -> None:
+    with (bench.work / "huge").open("wb") as file:
+        file.truncate(3 << 30)
+    (bench.work / "link").symlink_to("huge")
+    for name in ("huge", "link"):
+        result = bench("patch", path=name, old_string="a", new_string="b")
+        assert result["success"] is False
+        assert str(3 << 30) in result["error"]
+        assert "terminal" in result["error"]
+    delete = bench("patch", mode="patch", patch=patch_text("*** Delete File: huge"))
+    assert "terminal" in delete["error"]
+    assert (bench.work / "huge").exists()
+
+
+def test_the_files_of_one_patch_are_bounded_together(bench: Bench) -> None:
+    for name in "ab":
+        (bench.work / name).write_bytes(b"x\n" * 1_400_000)
+    parts = [f"*** Delete File: {name}" for name in "ab"]
+    assert "together" in bench("patch", mode="patch", patch=patch_text(*parts))["error"]
+    for part in parts:
+        assert bench("patch", mode="patch", patch=patch_text(part))["success"] is True

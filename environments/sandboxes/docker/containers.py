@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
@@ -111,7 +111,7 @@ class Container:
         except EngineError as error:
             raise _file_error(error, directory) from error
 
-    async def get_archive(self, path: str) -> AsyncIterator[bytes]:
+    async def get_archive(self, path: str) -> AsyncGenerator[bytes, None]:
         """Pack a tree by the engine itself."""
         try:
             where = f"/containers/{self.id}/archive"

@@ -48,8 +48,9 @@ async def unpack(
 async def pack(commands: Commands, container: Container, path: str) -> AsyncIterator[bytes]:
     """Pack an absolute path; names in the archive are relative to its parent."""
     if not container.has_tar:
-        async for part in container.get_archive(path):
-            yield part
+        async with contextlib.aclosing(container.get_archive(path)) as parts:
+            async for part in parts:
+                yield part
         return
     parent, name = posixpath.split(posixpath.normpath(path))
     output = _Queue()

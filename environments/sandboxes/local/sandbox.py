@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import errno
 import os
 import posixpath
@@ -202,8 +203,9 @@ class LocalSandbox(Sandbox):
     async def download_tar(self, path: str) -> AsyncIterator[bytes]:
         """Pack a file or tree as a tar stream."""
         info = await self.stat(path)
-        async for chunk in tar.pack(self, posixpath.normpath(info.path)):
-            yield chunk
+        async with contextlib.aclosing(tar.pack(self, posixpath.normpath(info.path))) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def tar_request(self, command: builtins.list[str], *, stdin: bool) -> dict[str, object]:
         """Request for a program whose input or output is a pipe of the caller's."""

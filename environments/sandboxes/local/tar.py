@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import posixpath
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from environments.sandboxes.local.inside import wire
@@ -36,7 +36,7 @@ async def unpack(sandbox: LocalSandbox, stream: AsyncIterator[bytes], directory:
     _check(result, directory)
 
 
-async def pack(sandbox: LocalSandbox, path: str) -> AsyncIterator[bytes]:
+async def pack(sandbox: LocalSandbox, path: str) -> AsyncGenerator[bytes, None]:
     """Pack an absolute path; names in the archive are relative to its parent."""
     parent, name = posixpath.split(path)
     command = ["tar", "-c", "-f", "-", "-C", parent or "/", "--", name or "."]

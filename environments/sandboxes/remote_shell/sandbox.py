@@ -180,8 +180,9 @@ class RemoteSandbox(Sandbox):
         parent, name = posixpath.split(path.rstrip("/") or "/")
         queue = tar.ChunkQueue()
         async with self._script(files.PACK, [parent, name or "."], queue.receive) as channel:
-            async for chunk in queue.chunks(channel):
-                yield chunk
+            async with contextlib.aclosing(queue.chunks(channel)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
             ended = await channel.wait()
         tar.check(ended, queue.stderr, path)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from environments.sandboxes.local.inside.output import CappedOutput
 from environments.sandboxes.remote_shell import files
@@ -43,7 +43,7 @@ class ChunkQueue:
             self._channel.pause()
         self._news.set()
 
-    async def chunks(self, channel: Channel) -> AsyncIterator[bytes]:
+    async def chunks(self, channel: Channel) -> AsyncGenerator[bytes, None]:
         """Everything on stdout until the program of ``channel`` has ended."""
         self._channel = channel
         ending = asyncio.ensure_future(channel.wait())
