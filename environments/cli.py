@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, get_args
 
-from environments.cli_output import INTERRUPTED, emit, report
+from environments.cli_output import INTERRUPTED, emit, open_closed_streams, report, settle, tell
 from environments.configuration import Effective, EnvironmentClass, Flag, Subcommand, resolve
 from environments.configuration.fields import is_boolean
 from environments.configuration.initial import initial
@@ -57,12 +57,15 @@ def main(cls: RunnableEnvironment, argv: Sequence[str] | None = None, *, program
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or f"python {sys.argv[0]}"
+    open_closed_streams()
     try:
         return _dispatch(cls, arguments, program)
     except HermesError as error:
         return report(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        settle()
 
 
 def set_up_logging(level: str) -> None:
@@ -80,7 +83,7 @@ def _dispatch(cls: RunnableEnvironment, argv: list[str], program: str) -> int:
     from environments import cli_help
 
     if not argv:
-        sys.stderr.write(cli_help.usage(cls, program))
+        tell(cli_help.usage(cls, program))
         return 2
     if argv[0] in ("-h", "--help"):
         return emit(cli_help.usage(cls, program))

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 from environments.errors import ConfigError, HermesError, MissingExtra
 
 INTERRUPTED = 130
+
+
+def open_closed_streams() -> None:
+    """Give a program that was started with closed standard streams (``2>&-``) ones that lead nowhere.
+
+    Otherwise Python has None for the stream, and the next file that is opened, a file of results
+    perhaps, gets its number and with it whatever a library prints to standard error.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def report(error: HermesError) -> int:
@@ -18,16 +36,54 @@ def report(error: HermesError) -> int:
     """
     mistake = isinstance(error, ConfigError)
     for number, line in enumerate(str(error).splitlines() or [type(error).__name__]):
-        sys.stderr.write(f"error: {line}\n" if mistake or number == 0 else f"{line}\n")
+        tell(f"error: {line}\n" if mistake or number == 0 else f"{line}\n")
     return 2 if isinstance(error, ConfigError | MissingExtra) else 1
 
 
+def tell(text: str) -> None:
+    """Print to stderr, where there is somebody to read it; that there is nobody never ends a run."""
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        discard(sys.stderr)
+
+
 def emit(text: str) -> int:
-    """Print to stdout and return the exit code 0; a closed pipe (``| head``) is not an error."""
+    """Print to stdout and return the exit code: 0, or 1 with a line on stderr where that fails.
+
+    A closed pipe (``| head``) is no failure.
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes once more at exit; give that flush somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return output_failed(error)
     return 0
+
+
+def output_failed(error: OSError) -> int:
+    """What an error of writing to stdout means: the exit code, and a line where the reader did not leave."""
+    discard(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return 0
+    tell(f"error: cannot write the output: {error.strerror or error}\n")
+    return 1
+
+
+def settle() -> None:
+    """Flush stderr while an error can still be caught: at exit it would change the exit code."""
+    tell("")
+
+
+def discard(stream: TextIO) -> None:
+    """Let a stream that cannot be written lead nowhere: Python flushes it once more at exit."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):  # no file, or closed
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

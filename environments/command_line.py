@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from environments.cli_output import INTERRUPTED, emit, report
+from environments.cli_output import INTERRUPTED, emit, open_closed_streams, report, settle, tell
 from environments.errors import ConfigError, HermesError, suggestion
 
 ENVIRONMENTS: dict[str, tuple[str, str]] = {
@@ -47,12 +47,15 @@ _COMMANDS = ("list", "show", "api")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``hermes-env`` and return the exit code, as ``environments.cli.main`` gives it."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    open_closed_streams()
     try:
         return _dispatch(arguments)
     except HermesError as error:
         return report(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        settle()
 
 
 def listing() -> str:
@@ -63,7 +66,7 @@ def listing() -> str:
 
 def _dispatch(argv: list[str]) -> int:
     if not argv:
-        sys.stderr.write(_USAGE)
+        tell(_USAGE)
         return 2
     command, *rest = argv
     if command in ("-h", "--help"):
@@ -94,12 +97,18 @@ def _run_environment(target: str, argv: list[str]) -> int:
 
     spec = find(target)
     if spec is None and not looks_like_code(target):
-        known = [*ENVIRONMENTS, *_COMMANDS]
-        raise ConfigError(f"unknown environment {target!r}{suggestion(normalised(target), known)}")
+        raise ConfigError(f"unknown environment {target!r}{_suggested(normalised(target))}")
     environment = load_environment(spec or target)
     from environments import cli
 
     return cli.main(environment, argv, program=f"hermes-env {target}")
+
+
+def _suggested(name: str) -> str:
+    near = suggestion(name, [*ENVIRONMENTS, *_COMMANDS])
+    if "did you mean" in near:
+        return near
+    return f"; environments: {', '.join(sorted(ENVIRONMENTS))}; commands: {', '.join(_COMMANDS)}"
 
 
 def find(name: str) -> str | None:

@@ -11,11 +11,11 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
+from environments.cli_output import tell
 from environments.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def run_in_foreground(cls: type[BaseEnv], subcommand: str, effective: Any) -> in
     report = asyncio.run(main())
     if report is None:
         name = signal.Signals(stopped_by[0]).name
-        print(f"stopped by {name}; what is finished is on disk, the same command goes on", file=sys.stderr)
+        tell(f"stopped by {name}; what is finished is on disk, the same command goes on\n")
         return 128 + stopped_by[0]
     if report.message:
-        print(f"{'done' if report.complete else 'incomplete'}: {report.message}", file=sys.stderr)
+        tell(f"{'done' if report.complete else 'incomplete'}: {report.message}\n")
     return report.exit_code
 
 
@@ -75,7 +75,7 @@ def _on_signals(task: asyncio.Future[Any], stopped_by: list[int]) -> None:
         if stopped_by:
             os._exit(128 + number)
         stopped_by.append(number)
-        print("stopping; once more to stop at once", file=sys.stderr)
+        tell("stopping; once more to stop at once\n")
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -104,6 +104,7 @@ def test_imported_environments_do_not_count() -> None:
     ("target", "message"),
     [
         ("termnal_test", "unknown environment 'termnal_test'; did you mean terminal_test?"),
+        ("foo", "unknown environment 'foo'; environments: terminal_test; commands: list, show, api"),
         ("--list", "unknown option --list; an environment or a command comes first"),
         ("my_envv.py", "there is no file my_envv.py; did you mean my_env.py?"),
         ("nowhere/my_env.py", "there is no file nowhere/my_env.py"),
@@ -189,6 +190,23 @@ def test_every_built_in_environment_loads_by_name_and_by_file(name: str) -> None
 def test_files_of_the_package_are_found_from_anywhere() -> None:
     loaded = load_environment("environments/terminal_test_env/terminal_test_env.py")
     assert loaded.__module__ == "environments.terminal_test_env.terminal_test_env"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("list >/dev/full", 1, "error: cannot write the output: No space left on device\n"),
+        ("terminal_test process --help >/dev/full", 1, "error: cannot write the output: No space left"),
+        ("list >&-", 0, ""),
+        ("nowhere 2>&-", 2, ""),
+        ("nowhere 2>/dev/full", 2, ""),
+    ],
+)
+def test_streams_that_cannot_be_written(command: str, code: int, told: str) -> None:
+    line = f'"{sys.executable}" -m environments.command_line {command}'
+    done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr[: len(told)]) == (code, told)
+    assert done.stderr.count("\n") == bool(told)
 
 
 def test_show_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,3 +100,12 @@ def test_kill_9_loses_and_doubles_nothing_and_leaves_nothing(tmp_path: Path) -> 
     assert {tuple(line["scores"]) for line in lines} == {(1.0, 1.0, 1.0)}
     left = [path for path in temporary.rglob("*") if path.name.startswith("sandbox") or path.is_socket()]
     assert left == []
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+def test_a_run_that_nobody_listens_to_writes_its_results(tmp_path: Path, streams: str) -> None:
+    line = f'"{sys.executable}" "{SCRIPT}" process --openai.server_type oracle --env.total_steps 2'
+    line += f" --env.use_wandb false --env.data_path_to_save_groups out.jsonl {streams}"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, timeout=90, check=False)
+    assert done.returncode == 0
+    assert [len(json.loads(text)["scores"]) > 0 for text in (tmp_path / "out.jsonl").open()] == [True, True]

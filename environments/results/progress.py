@@ -54,7 +54,8 @@ class Progress:
     ) -> None:
         self.total = total
         self.title = harmless(title)
-        self._stream = stream if stream is not None else sys.stderr
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
+        """None where the program was started with standard error closed."""
         self._mode = _resolve(mode, self._stream)
         self._done_before = done_before
         self._clock = clock
@@ -160,6 +161,8 @@ class Progress:
         return f"errors: {kinds}" if kinds else ""
 
     def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
         try:
             self._stream.write(text + "\n")
             self._stream.flush()
@@ -193,7 +196,9 @@ class Progress:
         return display
 
 
-def _resolve(mode: Mode, stream: TextIO) -> Literal["live", "plain", "none"]:
+def _resolve(mode: Mode, stream: TextIO | None) -> Literal["live", "plain", "none"]:
+    if stream is None:
+        return "none"
     if mode != "auto":
         return mode
     terminal = stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from environments.cli_output import output_failed, tell
 from environments.errors import StoreError
 from environments.results.conversation import pieces
 from environments.results.durable import encode
@@ -33,11 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _show(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:  # the reader (head, less) has seen enough, or the disk is full
+        return output_failed(error)
     except StoreError as error:
-        sys.stderr.write(f"hermes-env show: {harmless(str(error))}\n")
+        tell(f"hermes-env show: {harmless(str(error))}\n")
         return 2
     return code
 
@@ -146,7 +146,7 @@ def _print_table(console: Console, rows: Iterable[Row], options: argparse.Namesp
         table.add_row(*(text for name, text in zip(COLUMNS, texts, strict=True) if name in shown))
     if not totals.rows:
         filtered = " that match" if options.failed or options.item else ""
-        sys.stderr.write(f"{options.file} has no rollouts{filtered}\n")
+        tell(f"{options.file} has no rollouts{filtered}\n")
         return 1
     console.print(table)
     console.print(str(totals))

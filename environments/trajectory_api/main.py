@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from environments.cli_output import open_closed_streams, tell
 from environments.errors import ConfigError, HermesError
 
 TOKEN_VARIABLE = "TRAJECTORY_API_TOKEN"
@@ -68,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server until it is stopped; returns the exit code."""
+    open_closed_streams()
     arguments = parser().parse_args(argv)
     logging.basicConfig(
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _serve(arguments)
     except HermesError as error:
-        sys.stderr.write(f"error: {error}\n")
+        tell(f"error: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
@@ -116,3 +117,14 @@ def test_texts_for_people() -> None:
     assert one_line("a\n b" * 100, 10) == "a ba ba b…"
     assert shorten("x" * 10, 10) == "x" * 10
     assert shorten("a" * 50 + "b" * 50, 10) == "aaaa\n… 90 characters left out …\nbbbbbb"
+
+
+def test_without_a_standard_error_nothing_is_shown_and_nothing_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    progress = Progress(2)
+    progress.start()
+    progress.update(Snapshot(done=1))
+    progress.note("a note")
+    progress.finish()
