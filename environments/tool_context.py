@@ -79,7 +79,7 @@ class ToolContext:
         return self._plainly(self.aio.upload_dir(local_dir, remote_dir))
 
     def download_file(self, remote_path: str, local_path: str | Path) -> JSON:
-        """Copy a file of the sandbox to this machine, any bytes, any size."""
+        """Copy a file of the sandbox to this machine, any bytes, up to 4 GiB."""
         return self._plainly(self.aio.download_file(remote_path, local_path))
 
     def download_dir(self, remote_dir: str, local_dir: str | Path) -> JSON:

@@ -1,4 +1,4 @@
-"""Files and trees between this machine and any sandbox: binary-safe, of any size, streamed.
+"""Files and trees between this machine and any sandbox: binary-safe, streamed.
 
 Whatever comes out of a sandbox is hostile. What a download writes stays below the directory it was
 given, whatever the names and links in the archive say.
