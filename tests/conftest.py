@@ -14,3 +14,10 @@ settings.load_profile("project")
 def terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages are laid out alike whatever terminal the tests run in."""
     monkeypatch.setenv("COLUMNS", "140")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of sandboxes count processes of the whole machine, so they never run beside each other."""
+    for item in items:
+        if "sandboxes" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("sandboxes"))
