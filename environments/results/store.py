@@ -95,7 +95,7 @@ class RunStore:
             if stored is not None and _holds_attempts(directory):
                 _check_resume(directory, stored, manifest)
             else:
-                # A run that ended before its first attempt binds nobody to its settings.
+                # A run that scored nothing binds nobody to its settings.
                 stored = None
                 write_atomically(directory / MANIFEST_FILE, _pretty(manifest))
             file = DurableFile(directory / ATTEMPTS_FILE)
@@ -207,8 +207,12 @@ def _holds_run(directory: Path) -> bool:
 
 
 def _holds_attempts(directory: Path) -> bool:
+    """Whether a run has anything scored that a resume would go on from."""
     file = directory / ATTEMPTS_FILE
-    return file.exists() and file.stat().st_size > 0
+    if not file.exists():
+        return False
+    with file.open("rb") as lines:
+        return any(b'"outcome":"scored"' in line for line in lines)
 
 
 def _lock_directory(directory: Path) -> int:

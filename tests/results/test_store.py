@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from environments.config import APIServerConfig, HermesAgentEnvConfig
 from environments.errors import ConfigError, ResumeMismatch, StoreError
-from environments.records import Attempt, Sequence, Verdict
+from environments.records import Attempt, Outcome, Sequence, Verdict
 from environments.results.durable import DurableFile, encode
 from environments.results.fingerprint import result_affecting
 from environments.results.reading import parse_attempt, read_attempts
-from environments.results.store import RunStore, read_manifest, read_tools, run_directory
+from environments.results.store import Manifest, RunStore, read_manifest, read_tools, run_directory
 
 from .samples import failed, manifest, scored
 
@@ -328,3 +328,16 @@ def test_a_full_disk_is_a_store_error_and_leaves_whole_lines(tmp_path: Path) -> 
     assert 3 <= number <= 6 and "cannot write" in done.stdout
     assert (tmp_path / "attempts.jsonl").read_bytes().endswith(b"\n")
     assert names(tmp_path) == [*map(str, range(number)), "small"]
+
+
+def test_a_run_that_scored_nothing_binds_nobody(tmp_path: Path) -> None:
+    directory = tmp_path / "out.run"
+    failed = Attempt("r", "e", "i", "g", 0, outcome=Outcome.MODEL_ERROR)
+    with RunStore.open(
+        directory, Manifest("r", "e", "0", 0.0, result_affecting={"model": "a"}), resume=True
+    ) as store:
+        store.append(failed)
+    with RunStore.open(
+        directory, Manifest("r2", "e", "0", 0.0, result_affecting={"model": "b"}), resume=True
+    ) as store:
+        assert store.manifest.run_id == "r2"
