@@ -78,6 +78,8 @@ def _on_signals(task: asyncio.Future[Any], stopped_by: list[int]) -> None:
         tell("stopping; once more to stop at once\n")
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:  # nohup
+            continue
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not the main thread
             loop.add_signal_handler(number, stop, number)
