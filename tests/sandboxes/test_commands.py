@@ -29,6 +29,15 @@ async def count(sandbox: LocalSandbox, seconds: int = 987) -> int:
     return sum(1 for stat, args in lines if not stat.startswith("Z") and args.startswith(f"sleep {seconds}"))
 
 
+async def gone(sandbox: LocalSandbox, seconds: int = 987) -> bool:
+    """Whether no such process is left, within what a busy machine needs to end them."""
+    for _ in range(100):
+        if await count(sandbox, seconds) == 0:
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
 def test_results_of_commands(world: World) -> None:
     async def body(sandbox: LocalSandbox) -> None:
         result = await sandbox.exec("echo out; echo err >&2; exit 3")
@@ -90,7 +99,7 @@ def test_time_out_kills_everything_the_command_started(world: World) -> None:
         result = await sandbox.exec(RUNAWAYS + "sleep 987", timeout=1)
         assert (result.exit_code, result.timed_out, result.killed_by) == (124, True, None)
         assert result.stdout == b"begun\n"
-        assert await count(sandbox) == 0
+        assert await gone(sandbox)
         assert (await sandbox.exec("echo alive")).text == "alive\n"
 
     world.run(body)
@@ -104,7 +113,7 @@ def test_cancellation_kills_everything_the_command_started(world: World) -> None
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert await count(sandbox) == 0
+        assert await gone(sandbox)
         for _ in range(20):  # cancelled before, while and after it starts
             running = asyncio.ensure_future(sandbox.exec("sleep 987"))
             await asyncio.sleep(0.0007 * _)
@@ -112,7 +121,7 @@ def test_cancellation_kills_everything_the_command_started(world: World) -> None
             with pytest.raises(asyncio.CancelledError):
                 await running
         await asyncio.sleep(0.1)
-        assert await count(sandbox) == 0
+        assert await gone(sandbox)
 
     world.run(body)
 

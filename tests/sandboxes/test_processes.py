@@ -10,7 +10,7 @@ from environments.sandboxes.base import Process
 from environments.sandboxes.local.sandbox import LocalSandbox
 
 from .conftest import World
-from .test_commands import count
+from .test_commands import count, gone
 
 
 async def read_until(process: Process, wanted: bytes) -> bytes:
@@ -104,6 +104,6 @@ def test_close_ends_background_processes(world: World) -> None:
             await asyncio.sleep(0.01)
         await sandbox.close()
         assert await process.wait(5) == 137
-        assert await count(sandbox, 983) == 0
+        assert await gone(sandbox, 983)
 
     world.run(body)
