@@ -12,30 +12,15 @@ from environments.sandboxes.base import SandboxSpec
 from environments.sandboxes.local.sandbox import LocalSandbox
 
 from .conftest import World
-
-# Children that try to get away: a new session, a double fork, and one that ignores signals.
-RUNAWAYS = (
-    "sleep 987 & setsid sleep 987 & (setsid bash -c 'sleep 987 & sleep 987 & wait' &) ;"
-    " nohup bash -c 'trap \"\" TERM HUP INT; sleep 987; sleep 987' >/dev/null 2>&1 & echo begun; "
-)
+from .counting import count, new_duration
 
 
-async def count(sandbox: LocalSandbox, seconds: int = 987) -> int:
-    """How many ``sleep`` processes of that length the sandbox's user has, on any isolation."""
-    import subprocess
-
-    host = await asyncio.to_thread(subprocess.run, ["ps", "-eo", "stat,args"], capture_output=True, text=True)
-    lines = [line.split(None, 1) for line in host.stdout.splitlines()]
-    return sum(1 for stat, args in lines if not stat.startswith("Z") and args.startswith(f"sleep {seconds}"))
-
-
-async def gone(sandbox: LocalSandbox, seconds: int = 987) -> bool:
-    """Whether no such process is left, within what a busy machine needs to end them."""
-    for _ in range(100):
-        if await count(sandbox, seconds) == 0:
-            return True
-        await asyncio.sleep(0.1)
-    return False
+def runaways(seconds: int) -> str:
+    """Children that try to get away: a new session, a double fork, and one that ignores signals."""
+    return (
+        "sleep S & setsid sleep S & (setsid bash -c 'sleep S & sleep S & wait' &) ;"
+        " nohup bash -c 'trap \"\" TERM HUP INT; sleep S; sleep S' >/dev/null 2>&1 & echo begun; sleep S"
+    ).replace("S", str(seconds))
 
 
 def test_results_of_commands(world: World) -> None:
@@ -96,10 +81,11 @@ def test_output_is_capped_in_the_middle(world: World) -> None:
 
 def test_time_out_kills_everything_the_command_started(world: World) -> None:
     async def body(sandbox: LocalSandbox) -> None:
-        result = await sandbox.exec(RUNAWAYS + "sleep 987", timeout=1)
+        seconds = new_duration()
+        result = await sandbox.exec(runaways(seconds), timeout=1)
         assert (result.exit_code, result.timed_out, result.killed_by) == (124, True, None)
         assert result.stdout == b"begun\n"
-        assert await gone(sandbox)
+        assert count(seconds) == 0
         assert (await sandbox.exec("echo alive")).text == "alive\n"
 
     world.run(body)
@@ -107,21 +93,21 @@ def test_time_out_kills_everything_the_command_started(world: World) -> None:
 
 def test_cancellation_kills_everything_the_command_started(world: World) -> None:
     async def body(sandbox: LocalSandbox) -> None:
-        running = asyncio.ensure_future(sandbox.exec(RUNAWAYS + "sleep 987"))
-        while await count(sandbox) < 4:
+        seconds = new_duration()
+        running = asyncio.ensure_future(sandbox.exec(runaways(seconds)))
+        while count(seconds) < 6:
             await asyncio.sleep(0.05)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert await gone(sandbox)
-        for _ in range(20):  # cancelled before, while and after it starts
-            running = asyncio.ensure_future(sandbox.exec("sleep 987"))
-            await asyncio.sleep(0.0007 * _)
+        assert count(seconds) == 0
+        for attempt in range(20):  # cancelled before, while and after it starts
+            running = asyncio.ensure_future(sandbox.exec(f"sleep {seconds}"))
+            await asyncio.sleep(0.0007 * attempt)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-        await asyncio.sleep(0.1)
-        assert await gone(sandbox)
+        assert count(seconds) == 0
 
     world.run(body)
 
@@ -129,13 +115,14 @@ def test_cancellation_kills_everything_the_command_started(world: World) -> None
 def test_detached_children_survive_a_normal_end_until_kill_all(world: World) -> None:
     async def body(sandbox: LocalSandbox) -> None:
         started = time.monotonic()
-        result = await sandbox.exec("sleep 986 & setsid sleep 986 & echo done")
+        seconds = new_duration()
+        result = await sandbox.exec(f"sleep {seconds} & setsid sleep {seconds} & echo done")
         assert result.text == "done\n"
         assert time.monotonic() - started < 60  # it did not wait for the pipe that they hold open
-        while await count(sandbox, 986) < 2:  # setsid may still be on its way
+        while count(seconds) < 2:  # setsid may still be on its way
             await asyncio.sleep(0.01)
         await sandbox.kill_all()
-        assert await count(sandbox, 986) == 0
+        assert count(seconds) == 0
         assert await sandbox.alive()
         assert (await sandbox.exec("echo again")).text == "again\n"
 

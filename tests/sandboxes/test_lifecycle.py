@@ -21,6 +21,7 @@ from environments.sandboxes.local.run_directory import RunDirectory
 from environments.sandboxes.registry import create_backend
 
 from .conftest import RUN_ID, World
+from .counting import count, new_duration
 
 FRAMEWORK = """
 import asyncio, sys
@@ -31,11 +32,12 @@ from environments.sandboxes.local.backend import LocalBackend
 async def main():
     backend = LocalBackend(HermesAgentEnvConfig(local_isolation=sys.argv[1]), "victim" + sys.argv[2])
     one, two = await asyncio.gather(backend.create(SandboxSpec()), backend.create(SandboxSpec()))
-    await one.exec("sleep 978 & setsid sleep 978 & (setsid nohup sleep 978 >/dev/null 2>&1 &)")
+    sleep = f"sleep {sys.argv[3]}"
+    await one.exec(f"{sleep} & setsid {sleep} & (setsid nohup {sleep} >/dev/null 2>&1 &)")
     await one.exec("mkdir -p locked/deep; touch locked/deep/f; chmod 0 locked/deep locked")
-    await two.spawn("trap '' TERM HUP INT; while true; do sleep 978; done")
+    await two.spawn(f"trap '' TERM HUP INT; while true; do {sleep}; done")
     print("ready", flush=True)
-    await two.exec("sleep 978")
+    await two.exec(sleep)
 
 asyncio.run(main())
 """
@@ -62,11 +64,6 @@ def control_groups_work() -> bool:
     return os.geteuid() == 0 and os.access("/sys/fs/cgroup/pids/cgroup.procs", os.W_OK)
 
 
-def commands_of_host() -> list[str]:
-    listed = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if not line.startswith("Z")]
-
-
 def wait_until(condition: object, patience: float = 30.0) -> bool:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
@@ -77,8 +74,9 @@ def wait_until(condition: object, patience: float = 30.0) -> bool:
 
 
 def test_a_killed_framework_leaves_no_process_and_no_directory(world: World) -> None:
+    seconds = new_duration()
     framework = subprocess.Popen(
-        [sys.executable, "-c", FRAMEWORK, world.rung, RUN_ID],
+        [sys.executable, "-c", FRAMEWORK, world.rung, RUN_ID, str(seconds)],
         stdout=subprocess.PIPE,
         env=dict(os.environ),
         text=True,
@@ -91,10 +89,7 @@ def test_a_killed_framework_leaves_no_process_and_no_directory(world: World) -> 
     framework.wait()
     framework.stdout.close()
 
-    def gone() -> bool:
-        return not any("sleep 978" in line for line in commands_of_host())
-
-    assert wait_until(gone)
+    assert wait_until(lambda: count(seconds) == 0)
     places = [str(base() / name) for name in mine]
     assert wait_until(lambda: all(content(place) <= {"lock"} for place in places))
 
@@ -212,8 +207,9 @@ def test_the_death_of_the_guardian_is_our_failure_not_the_agents(world: World) -
         async with world.sandbox() as sandbox:
             process = sandbox._guard._process
             assert process is not None
-            await sandbox.exec("(setsid sleep 977 &)")
-            pending = asyncio.ensure_future(sandbox.exec("sleep 977"))
+            seconds = new_duration()
+            await sandbox.exec(f"(setsid sleep {seconds} &)")
+            pending = asyncio.ensure_future(sandbox.exec(f"sleep {seconds}"))
             await asyncio.sleep(0.3)
             process.kill()
             with pytest.raises(SandboxError) as caught:
@@ -221,9 +217,7 @@ def test_the_death_of_the_guardian_is_our_failure_not_the_agents(world: World) -
             assert not isinstance(caught.value, SandboxBroken)
             detached_survive = world.rung in ("landlock", "none") and not control_groups_work()
         if not detached_survive:
-            assert await asyncio.to_thread(
-                wait_until, lambda: not any("sleep 977" in line for line in commands_of_host())
-            )
+            assert await asyncio.to_thread(wait_until, lambda: count(seconds) == 0)
         assert not [*Path("/sys/fs/cgroup").glob(f"*/hermes-{RUN_ID}*")]
 
     asyncio.run(main())

@@ -192,3 +192,17 @@ def test_the_filter_is_a_program_whose_jumps_stay_inside() -> None:
                 for index, (code, if_true, if_false, _) in enumerate(steps):
                     assert index + max(if_true, if_false) + 1 < len(steps) or code == 6
                 assert steps[-1][0] == 6
+
+
+def test_processes_that_some_looks_miss_are_killed_and_awaited() -> None:
+    """As while parents die: a look may show only some of them, or none."""
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+    pids = [child.pid for child in children]
+    looks = iter([pids[:1], [], pids[1:2], [], [], pids[2:3], pids[2:], [], []])
+    try:
+        assert processes.kill_found(lambda: next(looks, []), patience=20.0) == 0
+        assert [processes.state(pid) for pid in pids] == ["Z"] * 4, "each was found once at least"
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()

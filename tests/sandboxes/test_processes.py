@@ -10,7 +10,7 @@ from environments.sandboxes.base import Process
 from environments.sandboxes.local.sandbox import LocalSandbox
 
 from .conftest import World
-from .test_commands import count, gone
+from .counting import count, new_duration
 
 
 async def read_until(process: Process, wanted: bytes) -> bytes:
@@ -68,15 +68,18 @@ def test_output_is_capped(world: World) -> None:
 
 def test_kill_takes_all_it_started(world: World) -> None:
     async def body(sandbox: LocalSandbox) -> None:
-        process = await sandbox.spawn("sleep 985 & setsid sleep 985 & echo up; wait; sleep 985")
+        killed, spared = new_duration(), new_duration()
+        process = await sandbox.spawn(
+            f"sleep {killed} & setsid sleep {killed} & echo up; wait; sleep {killed}"
+        )
         await read_until(process, b"up\n")
-        other = await sandbox.spawn("sleep 984")
-        while await count(sandbox, 984) == 0:
+        other = await sandbox.spawn(f"sleep {spared}")
+        while count(spared) == 0:
             await asyncio.sleep(0.01)
         await process.kill()
         assert await process.wait(10) == 137
-        assert await count(sandbox, 985) == 0
-        assert await count(sandbox, 984) == 1
+        assert count(killed) == 0
+        assert count(spared) == 1
         await sandbox.kill_all()
         assert await other.wait(10) == 137
         await other.kill()
@@ -99,11 +102,12 @@ def test_terminal(world: World) -> None:
 
 def test_close_ends_background_processes(world: World) -> None:
     async def body(sandbox: LocalSandbox) -> None:
-        process = await sandbox.spawn("setsid sleep 983 & sleep 983")
-        while await count(sandbox, 983) < 2:
+        seconds = new_duration()
+        process = await sandbox.spawn(f"setsid sleep {seconds} & sleep {seconds}")
+        while count(seconds) < 2:
             await asyncio.sleep(0.01)
         await sandbox.close()
         assert await process.wait(5) == 137
-        assert await gone(sandbox, 983)
+        assert count(seconds) == 0
 
     world.run(body)

@@ -32,7 +32,7 @@ class RunDirectory:
         base = _base()
         prefix = re.sub(r"[^A-Za-z0-9_.-]", "-", run_id).lstrip(".")[:80] or "run"
         self.user_ids = base / "user-ids"
-        with _locked(base / ".lock"):
+        with locked(base / ".lock"):
             dead = _set_aside_dead_runs(base)
             self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=base))
             self.path.chmod(0o711)
@@ -68,7 +68,7 @@ def _base() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock among all our runs, for the moment in which runs begin or are found dead."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -86,14 +86,15 @@ def _set_aside_dead_runs(base: Path) -> list[Path]:
             continue
         if path.name.startswith(_DEAD):  # whoever removed it died too, or still is at it
             dead.append(path)
-        elif not _is_locked(path / _LOCK):
+        elif not is_locked(path / _LOCK):
             aside = base / f"{_DEAD}{path.name}"
             path.rename(aside)
             dead.append(aside)
     return dead
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether the run that made this lock file still lives; False where there is no file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from environments.sandboxes.local.inside.processes import send_signal, state
+from environments.sandboxes.local.inside.processes import kill_found, state
 from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE
 
 _Predicate = Callable[[int], bool]
@@ -55,27 +53,12 @@ def command_line(pid: int) -> str:
 
 
 def _kill(wanted: _Predicate, patience: float) -> int:
-    """Freeze until a look finds nothing new, since what is frozen cannot fork; kill; look again."""
-    deadline = time.monotonic() + patience
-    while True:
-        frozen: set[int] = set()
-        while new := [pid for pid in _living(wanted) if pid not in frozen]:
-            for pid in new:
-                send_signal(pid, signal.SIGSTOP)
-            frozen.update(new)
-            if time.monotonic() > deadline:
-                break
-        living = _living(wanted)
-        if not living or time.monotonic() > deadline:
-            return len(living)
-        for pid in living:
-            send_signal(pid, signal.SIGKILL)
-        time.sleep(0.002)
+    return kill_found(lambda: list(filter(wanted, _living())), patience)
 
 
-def _living(wanted: _Predicate) -> list[int]:
+def _living() -> list[int]:
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if wanted(pid) and state(pid) not in "ZX"]
+    return [pid for pid in pids if state(pid) not in "ZX"]
 
 
 def _bears(pid: int, mark: bytes, namespace: str) -> bool:

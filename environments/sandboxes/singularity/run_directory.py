@@ -17,8 +17,11 @@ from pathlib import Path
 
 from environments.errors import SandboxError
 from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.local.run_directory import is_locked, locked
 
 _LOCK = "lock"
+_BASE_LOCK = ".lock"
+"""Held while a run begins or dead ones are looked for: a run without its own lock is a dead one."""
 
 
 class RunDirectory:
@@ -26,15 +29,17 @@ class RunDirectory:
 
     def __init__(self, run_id: str) -> None:
         """Make it. ``SandboxError`` where the place is not safe."""
+        base = _base()
         prefix = re.sub(r"[^A-Za-z0-9_-]", "-", run_id).strip("-")[:40] or "run"
         self.name = f"hermes-{prefix}-{secrets.token_hex(4)}"
-        self.path = _base() / self.name
+        self.path = base / self.name
         try:
-            self.path.mkdir(0o700)
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with locked(base / _BASE_LOCK):
+                self.path.mkdir(0o700)
+                self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
         except OSError as error:
             raise SandboxError(f"no directory for sandboxes can be made: {error}") from error
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
         """Remove it and all in it. Idempotent. Blocking."""
@@ -46,7 +51,9 @@ class RunDirectory:
 
 def dead_runs() -> list[Path]:
     """Directories of runs that are no more."""
-    return [path for path in _base().iterdir() if path.is_dir() and not _is_locked(path / _LOCK)]
+    base = _base()
+    with locked(base / _BASE_LOCK):
+        return [path for path in base.iterdir() if path.is_dir() and not is_locked(path / _LOCK)]
 
 
 def _base() -> Path:
@@ -59,27 +66,3 @@ def _base() -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise SandboxError(f"{path} is not a directory that only this user can use; remove it")
     return path
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return _is_new(path.parent)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return _is_new(path.parent)
-
-
-def _is_new(directory: Path) -> bool:
-    """Whether a run may just be making it, and not have its lock yet."""
-    import time
-
-    try:
-        return time.time() - directory.stat().st_mtime < 2.0
-    except FileNotFoundError:
-        return True

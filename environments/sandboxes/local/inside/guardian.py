@@ -112,7 +112,8 @@ class Guardian:
         if self._init:
             processes.send_signal(self._init, signal.SIGKILL)
         processes.kill_below(os.getpid())
-        self._reap()
+        while self._reap_misses_one():
+            processes.kill_below(os.getpid())
         self._groups.remove()
         remove_tree(self._settings.directory)
 
@@ -207,9 +208,11 @@ class Guardian:
                 left += processes.kill_below(supervisor)
         return left
 
-    def _reap(self) -> None:
+    def _reap_misses_one(self) -> bool:
+        """Reap what is dead; whether a child is still alive, as one stuck in the kernel is."""
         try:
-            while os.waitpid(-1, 0)[0]:
+            while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return
+            return False
+        return True

@@ -9,8 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_QUIET_LOOKS = 3
+_START = 19
+"""Place of the start time among the words of ``/proc/PID/stat`` that follow the name."""
 
 
 def children(pid: int) -> list[int]:
@@ -52,19 +57,50 @@ def name(pid: int) -> str:
 def kill_below(root: int, *, spare: frozenset[int] = frozenset(), patience: float = 5.0) -> int:
     """Kill all descendants of ``root``, but not ``root`` nor the processes in ``spare``.
 
-    The tree is frozen first, until a look finds nothing that was not frozen already: a frozen
-    process cannot fork, so nothing escapes between the look and the kill. Returns how many are
-    left after ``patience`` seconds (processes stuck in the kernel).
+    Returns how many are left after ``patience`` seconds (processes stuck in the kernel).
+    """
+    return kill_found(lambda: [pid for pid in descendants(root) if pid not in spare], patience)
+
+
+def kill_found(look: Callable[[], list[int]], patience: float) -> int:
+    """Kill all processes that ``look`` finds, and wait until they are dead. Returns how many are left.
+
+    They are frozen first, until a look finds nothing that was not frozen already: a frozen process
+    cannot fork, so nothing escapes between the look and the kill.
+
+    A single look is not trusted: while a process dies, its children move to another parent, and
+    the kernel's list of children skips one when its neighbour is reaped. So each process that was
+    ever found is watched to its end, and only several looks in a row that find nothing alive and
+    nothing changed count.
     """
     deadline = time.monotonic() + patience
-    while True:
-        _freeze(root, spare, deadline)
-        living = [pid for pid in descendants(root) if pid not in spare and state(pid) not in "ZX"]
-        if not living or time.monotonic() > deadline:
+    known: set[_Process] = set()
+    last: set[_Process] | None = None
+    quiet = 0
+    while quiet < _QUIET_LOOKS:
+        found = _freeze(look, deadline)
+        known |= found
+        living = [process for process in known if process.lives()]
+        if time.monotonic() > deadline:
             return len(living)
-        for pid in living:
-            send_signal(pid, signal.SIGKILL)
-        time.sleep(0.001)
+        quiet = quiet + 1 if not living and found == last else 0
+        last = found
+        for process in living:
+            send_signal(process.pid, signal.SIGKILL)
+        if living:
+            time.sleep(0.001)
+    return 0
+
+
+class _Process(NamedTuple):
+    """A process by its number and the time it began, since numbers are used again."""
+
+    pid: int
+    start: bytes
+
+    def lives(self) -> bool:
+        words = _status(self.pid)
+        return bool(words) and words[0] not in b"ZX" and words[_START] == self.start
 
 
 def send_signal(pid: int, number: int) -> None:
@@ -77,11 +113,8 @@ def send_signal(pid: int, number: int) -> None:
 
 def state(pid: int) -> str:
     """State letter of a process as in ``/proc/PID/stat``; ``X`` where it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return chr(file.read().rpartition(b")")[2].split()[0][0])
-    except OSError:
-        return "X"
+    words = _status(pid)
+    return chr(words[0][0]) if words else "X"
 
 
 def count(uid: int) -> int:
@@ -118,15 +151,27 @@ def proportional_memory(pid: int) -> int:
     return 0
 
 
-def _freeze(root: int, spare: frozenset[int], deadline: float) -> None:
-    frozen: set[int] = set()
+def _freeze(look: Callable[[], list[int]], deadline: float) -> set[_Process]:
+    """Stop all that ``look`` finds, until it finds nothing new; returns what it found."""
+    frozen: dict[int, _Process] = {}
     while time.monotonic() < deadline:
-        new = [pid for pid in descendants(root) if pid not in frozen and pid not in spare]
+        new = [pid for pid in look() if pid not in frozen]
         if not new:
-            return
+            break
         for pid in new:
+            words = _status(pid)
+            frozen[pid] = _Process(pid, words[_START] if words else b"")
             send_signal(pid, signal.SIGSTOP)
-        frozen.update(new)
+    return set(frozen.values())
+
+
+def _status(pid: int) -> list[bytes]:
+    """What ``/proc/PID/stat`` says from the state letter on; nothing where the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def _has_children_files() -> bool:
@@ -134,13 +179,6 @@ def _has_children_files() -> bool:
 
 
 def _children_by_parent(pid: int) -> list[int]:
-    found: list[int] = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", "rb") as file:
-                    if int(file.read().rpartition(b")")[2].split()[1]) == pid:
-                        found.append(int(entry))
-            except (OSError, IndexError):
-                continue
-    return found
+    parent = str(pid).encode()
+    numbers = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [number for number in numbers if _status(number)[1:2] == [parent]]
