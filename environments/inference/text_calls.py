@@ -41,12 +41,14 @@ def read_text_calls(choice: Choice, tools: Sequence[Mapping[str, Any]], parser: 
     if message.tool_calls or not tools or not isinstance(text, str) or not text.strip():
         return None
     cut = choice.finish_reason in _CUT_SHORT
-    parsed = parser.parse_with_errors(text)
-    message.malformed_calls = parsed.errors
+    parsed = parser.parse(text, tools=tools, finished=not cut)
+    message.malformed_calls = parsed.problems
     if parsed.tool_calls:
         message.content, message.tool_calls, found = parsed.content, parsed.tool_calls, parser.name
+        message.reasoning_content = message.reasoning_content or parsed.reasoning
     else:
-        content, calls = (None, []) if cut or parsed.errors else read_json_calls(text, tools)
+        unread = not cut and not parsed.attempts
+        content, calls = read_json_calls(text, tools) if unread else (None, [])
         if not calls:
             return None
         message.content, message.tool_calls, found = content, calls, JSON

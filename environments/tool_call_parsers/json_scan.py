@@ -11,8 +11,19 @@ _FIRST_WINDOW = 4096
 _LONGEST_TOKEN = 16  # of what a cut can split besides strings: literals and escapes
 
 
+_LITERALS = ("true", "false", "null", "-")
+
+
 class NotJSON(Exception):
-    """There is no whole JSON value at this place. The text says why."""
+    """There is no whole JSON value at this place.
+
+    The text says why and ``position`` where it breaks; ``ended`` is True where it may go on behind the
+    end of the text.
+    """
+
+    def __init__(self, message: str, position: int = -1, *, ended: bool = False) -> None:
+        self.position, self.ended = position, ended
+        super().__init__(message)
 
 
 @dataclass(slots=True)
@@ -46,12 +57,13 @@ def read_value(text: str, position: int) -> tuple[Any, int]:
         try:
             value, end = decoder.raw_decode(window)
         except RecursionError:
-            raise NotJSON("nested too deeply") from None
+            raise NotJSON("nested too deeply", position) from None
         except json.JSONDecodeError as problem:
             if whole or not _may_be_cut(problem, len(window)):
-                raise NotJSON(problem.msg) from None
+                ended = whole and _is_cut(problem, window)
+                raise NotJSON(problem.msg, position + problem.pos, ended=ended) from None
         except ValueError as problem:  # a number that Python refuses to convert
-            raise NotJSON(str(problem)) from None
+            raise NotJSON(str(problem), position) from None
         else:
             if whole or end < len(window):  # a number could go on behind the window
                 return value, position + end
@@ -62,19 +74,36 @@ def _may_be_cut(problem: json.JSONDecodeError, length: int) -> bool:
     return problem.msg.startswith("Unterminated") or problem.pos >= length - _LONGEST_TOKEN
 
 
+def _is_cut(problem: json.JSONDecodeError, window: str) -> bool:
+    rest = window[problem.pos :].rstrip(_BLANKS)
+    if not rest or problem.msg.startswith("Unterminated"):
+        return True
+    return (problem.msg.startswith("Invalid") and len(rest) < _LONGEST_TOKEN) or any(
+        word.startswith(rest) for word in _LITERALS
+    )
+
+
+def parse_whole(text: str) -> Any:
+    """The value of a text that is one JSON value and nothing else. Raises ``NotJSON``."""
+    value, end = read_value(text, skip_blanks(text, 0))
+    if skip_blanks(text, end) != len(text):
+        raise NotJSON("something follows the value")
+    return value
+
+
 def read_object(text: str, position: int) -> JSONObject:
     """The object that begins at ``position``. Raises ``NotJSON``."""
     if not text.startswith("{", position):
-        raise NotJSON("not a JSON object")
+        raise NotJSON("it is not a JSON object", position, ended=position >= len(text))
     result = JSONObject({}, {}, position)
     position = skip_blanks(text, position + 1)
     while not text.startswith("}", position):
         if not text.startswith('"', position):
-            raise NotJSON("expecting a key in double quotes")
+            raise NotJSON("expecting a key in double quotes", position, ended=position >= len(text))
         key, position = read_value(text, position)
         position = skip_blanks(text, position)
         if not text.startswith(":", position):
-            raise NotJSON("expecting ':'")
+            raise NotJSON("expecting ':'", position, ended=position >= len(text))
         start = skip_blanks(text, position + 1)
         result.members[key], position = read_value(text, start)
         result.raw[key] = text[start:position]
@@ -82,9 +111,9 @@ def read_object(text: str, position: int) -> JSONObject:
         if text.startswith(",", position):
             position = skip_blanks(text, position + 1)
             if text.startswith("}", position):
-                raise NotJSON("trailing ','")
+                raise NotJSON("trailing ','", position)
         elif not text.startswith("}", position):
-            raise NotJSON("expecting ',' or '}'")
+            raise NotJSON("expecting ',' or '}'", position, ended=position >= len(text))
     result.end = position + 1
     return result
 
@@ -94,8 +123,18 @@ def strict_text(raw: str, value: Any) -> str:
     try:
         json.loads(raw)
     except ValueError:
-        return json.dumps(value, ensure_ascii=False)
+        return json_text(value)
     return raw
+
+
+def json_text(value: Any) -> str:
+    """``value`` as JSON, with characters as they are where UTF-8 can carry them."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return json.dumps(value)
+    return text
 
 
 def _refuse_constant(name: str) -> Any:

@@ -33,7 +33,7 @@ def test_the_named_parser_comes_first() -> None:
     found, choice = read(f"I write. <tool_call>{CALL}</tool_call> Done.")
     assert found == "hermes"
     assert arguments(choice) == [{"path": "a.txt", "content": "x"}]
-    assert choice.message.content == "I write.\nDone."
+    assert choice.message.content == "I write.  Done."
     assert choice.finish_reason == "tool_calls"
 
 

@@ -48,7 +48,7 @@ def test_a_cut_reply_gives_the_complete_calls_and_no_other(expected: list, data:
 
 @given(st.text(alphabet=st.sampled_from(list('<tool_cal>/{}[]":, \n\\ae1')), max_size=200))
 def test_no_text_makes_it_fail(text: str) -> None:
-    parsed = PARSER.parse_with_errors(text)
+    parsed = PARSER.parse(text)
     assert parsed.tool_calls or parsed.content == text
 
 
@@ -68,9 +68,9 @@ def test_no_text_makes_it_fail(text: str) -> None:
 )
 def test_a_malformed_block_costs_no_good_one_and_is_reported(bad: str) -> None:
     text = f"first {block('a', {'x': 1})} between {bad} then {block('b', {})} last"
-    parsed = PARSER.parse_with_errors(text)
-    assert [call.function.name for call in parsed.tool_calls] == ["a", "b"]
-    assert len(parsed.errors) == 1
+    parsed = PARSER.parse(text)
+    assert [call.function.name for call in parsed.tool_calls or []] == ["a", "b"]
+    assert len(parsed.problems) == 1
     assert parsed.content is not None
     for kept in ("first", "between", bad, "then", "last"):
         assert kept in parsed.content
@@ -78,10 +78,10 @@ def test_a_malformed_block_costs_no_good_one_and_is_reported(bad: str) -> None:
 
 def test_a_truncated_call_is_text_and_is_reported() -> None:
     text = 'I delete it. <tool_call>{"name": "terminal", "arguments": {"command": "rm -rf /'
-    parsed = PARSER.parse_with_errors(text)
-    assert parsed.tool_calls == []
+    parsed = PARSER.parse(text)
+    assert parsed.tool_calls is None
     assert parsed.content == text
-    assert "truncated" in parsed.errors[0]
+    assert "truncated" in parsed.problems[0]
 
 
 def test_the_closing_tag_may_be_missing_where_the_json_is_whole() -> None:
@@ -135,7 +135,7 @@ def test_time_grows_with_the_length_of_the_text(piece: str) -> None:
     def seconds(repeats: int) -> float:
         text = piece * repeats
         started = time.process_time()
-        PARSER.parse_with_errors(text)
+        PARSER.parse(text)
         return time.process_time() - started
 
     seconds(100)

@@ -8,9 +8,11 @@ from environments.errors import ConfigError, UnknownName
 from environments.tool_call_parsers import get_parser, list_parsers
 
 
-def test_hermes_and_qwen_are_there() -> None:
-    assert {"hermes", "qwen"} <= set(list_parsers())
-    assert get_parser("qwen").name == "qwen"
+@pytest.mark.parametrize("name", [name for name in list_parsers() if name != "auto"])
+def test_every_name_gives_its_parser(name: str) -> None:
+    parser = get_parser(name)
+    assert parser.name == name
+    assert tuple(parser.parse("plain words")) == ("plain words", None)
 
 
 def test_a_misspelt_name_lists_the_near_ones() -> None:
@@ -18,6 +20,11 @@ def test_a_misspelt_name_lists_the_near_ones() -> None:
         get_parser("hermse")
 
 
-def test_a_parser_of_a_later_version_says_so() -> None:
-    with pytest.raises(ConfigError, match="not available in this version; available: hermes, qwen"):
-        get_parser("kimi_k2")
+def test_auto_without_a_template_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match="chat template"):
+        get_parser("auto")
+
+
+def test_auto_says_that_a_template_shows_no_format() -> None:
+    with pytest.raises(ConfigError, match="no known format"):
+        get_parser("auto", chat_template="{{ messages[0].content }}")

@@ -1,0 +1,124 @@
+"""The text under a parser, and the record of what the parser found in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from environments.tool_call_parsers.calls import Function, ToolCall, new_call_id
+from environments.tool_call_parsers.result import CallAttempt, CallStatus, ParseResult
+from environments.tool_call_parsers.schema import ToolSchemas
+
+
+class Scan:
+    """One pass over one text, from left to right.
+
+    A parser moves through ``text`` with ``find`` and ``at``, and reports with ``accept``, ``reject``,
+    ``drop`` and ``think``, in the order of the text. ``finished`` is False where the reply was cut off.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        tools: ToolSchemas,
+        *,
+        finished: bool = True,
+        markers: Mapping[str, frozenset[int]] | None = None,
+    ) -> None:
+        self.text, self.tools, self.finished = text, tools, finished
+        self.runnable = True
+        """False while reading thinking that never ends: what looks like a call there is none."""
+        self._markers = markers or {}
+        self._found: dict[str, tuple[int, int]] = {}
+        self._attempts: list[CallAttempt] = []
+        self._calls: list[ToolCall] = []
+        self._removed: list[tuple[int, int]] = []
+        self._thoughts: list[tuple[int, int]] = []
+        self._closed: bool | None = None
+
+    def is_marker(self, marker: str, position: int) -> bool:
+        """Whether what reads like ``marker`` at ``position`` was sampled as that one token.
+
+        Always so for plain text, and for markers that are no token of their own.
+        """
+        places = self._markers.get(marker)
+        return places is None or position in places
+
+    def at(self, marker: str, position: int) -> bool:
+        """Whether ``marker`` stands at ``position``."""
+        return self.text.startswith(marker, position) and self.is_marker(marker, position)
+
+    def find(self, marker: str, position: int) -> int:
+        """Where ``marker`` stands next, -1 where it does not. Rising positions cost linear time."""
+        asked, found = self._found.get(marker, (1, 0))
+        if asked <= position and (found < 0 or position <= found):
+            return found
+        found = self.text.find(marker, position)
+        while found >= 0 and not self.is_marker(marker, found):
+            found = self.text.find(marker, found + 1)
+        self._found[marker] = (position, found)
+        return found
+
+    def accept(
+        self, start: int, end: int, name: str, arguments: str, values: dict[str, Any], id: str | None = None
+    ) -> None:
+        """A whole call stands between ``start`` and ``end``; ``arguments`` is the JSON text of ``values``."""
+        if not self.runnable:
+            self.reject(start, end, CallStatus.MALFORMED, "it stands inside thinking that never ends", name)
+            return
+        call = ToolCall(id or new_call_id(), Function(name, arguments))
+        status, problem = CallStatus.OK, ""
+        if not self.tools.knows(name):
+            status, problem = CallStatus.UNKNOWN_TOOL, f"there is no tool {json.dumps(name)}"
+        raw = self.text[start:end]
+        self._attempts.append(CallAttempt(status, raw, (start, end), name, values, call.id, problem))
+        self._calls.append(call)
+        self._removed.append((start, end))
+
+    def reject(self, start: int, end: int, status: CallStatus, problem: str, name: str | None = None) -> None:
+        """What stands between ``start`` and ``end`` was meant as a call and is none; it stays content."""
+        self._attempts.append(CallAttempt(status, self.text[start:end], (start, end), name, problem=problem))
+
+    def drop(self, start: int, end: int) -> None:
+        """A marker around calls that belongs to no content."""
+        self._removed.append((start, end))
+
+    def think(self, start: int, body: int, body_end: int, end: int, *, closed: bool) -> None:
+        """Thinking stands between ``body`` and ``body_end``; with its markers it reaches to ``end``."""
+        self._thoughts.append((body, body_end))
+        self._removed.append((start, end))
+        self._closed = closed
+
+    @property
+    def has_thought(self) -> bool:
+        """Whether any thinking was reported."""
+        return self._closed is not None
+
+    def forget(self) -> None:
+        """Take back everything that was reported."""
+        for kept in (self._attempts, self._calls, self._removed, self._thoughts):
+            kept.clear()
+
+    def result(self) -> ParseResult:
+        """What was reported, and the content that is left."""
+        thoughts = [self.text[start:end].strip() for start, end in self._thoughts]
+        return ParseResult(
+            content=self._content(),
+            tool_calls=self._calls or None,
+            reasoning="\n".join(thought for thought in thoughts if thought) or None,
+            reasoning_closed=self._closed,
+            attempts=self._attempts,
+        )
+
+    def _content(self) -> str | None:
+        if not self._removed:
+            return self.text
+        pieces: list[str] = []
+        position = 0
+        for start, end in [*self._removed, (len(self.text), len(self.text))]:
+            piece = self.text[position:start]
+            if piece and not piece.isspace():  # blanks that only separated blocks vanish with them
+                pieces.append(piece)
+            position = end
+        return "".join(pieces).strip() or None
