@@ -1,0 +1,173 @@
+"""The part of a ``Dockerfile`` that can be carried out in a machine that is there already.
+
+Backends without images (this machine, an ssh host) and images from elsewhere take no ``Dockerfile``. What
+follows its last ``FROM`` can be replayed in a sandbox: ``COPY``, ``ADD`` of local files, ``ENV``, ``ARG``,
+``WORKDIR`` and ``RUN``. The image itself is not the one that was named, and whoever replays says so.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from environments.errors import ConfigError
+
+_IGNORED = {
+    "LABEL",
+    "EXPOSE",
+    "CMD",
+    "ENTRYPOINT",
+    "STOPSIGNAL",
+    "HEALTHCHECK",
+    "MAINTAINER",
+    "VOLUME",
+    "USER",
+}
+_VARIABLE = re.compile(r"\\?\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Put ``source`` of the build context at ``target``; a target with ``/`` at its end is a directory."""
+
+    sources: tuple[str, ...]
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run shell text in ``directory``."""
+
+    command: str
+    directory: str
+    environment: dict[str, str]
+
+
+@dataclass(slots=True)
+class Replay:
+    """What to do, in order, and what holds afterwards."""
+
+    base: str = ""
+    actions: list[Copy | Run] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    working_directory: str | None = None
+    user: str | None = None
+    problems: list[str] = field(default_factory=list)
+    """Instructions that cannot be replayed."""
+
+
+def read_dockerfile(path: Path) -> Replay:
+    """The last stage of a file. Raises ``ConfigError`` where it cannot be read."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    replay = Replay()
+    before: dict[str, str] = {}
+    arguments = before
+    for word, rest in _instructions(text):
+        if word == "FROM":
+            replay, arguments = Replay(base=_expand(rest, before).split(" ")[0]), {}
+        elif word == "ARG" and rest in before:  # declared again, it is known in this stage too
+            arguments[rest] = before[rest]
+        else:
+            _take(replay, arguments, word, rest)
+    return replay
+
+
+def _take(replay: Replay, arguments: dict[str, str], word: str, rest: str) -> None:
+    known = {**arguments, **replay.environment}
+    if word == "RUN":
+        if rest.startswith(("<<", "--")):
+            replay.problems.append(f"RUN {rest.split(maxsplit=1)[0]}")
+            return
+        replay.actions.append(
+            Run(_command(rest), replay.working_directory or "/", {**arguments, **replay.environment})
+        )
+    elif word in ("COPY", "ADD"):
+        _take_copy(replay, word, _expand(rest, known))
+    elif word == "WORKDIR":
+        replay.working_directory = posixpath.join(
+            replay.working_directory or "/", _unquoted(_expand(rest, known))
+        )
+    elif word == "ENV":
+        replay.environment.update(_pairs(_expand(rest, known)))
+    elif word == "ARG":
+        arguments.update(_pairs(_expand(rest, known)) if "=" in rest else {})
+    elif word == "USER":
+        replay.user = rest
+    elif word not in _IGNORED:
+        replay.problems.append(word)
+
+
+def _take_copy(replay: Replay, word: str, rest: str) -> None:
+    flags: list[str] = []
+    while rest.startswith("--"):
+        flag, _, rest = rest.partition(" ")
+        flags.append(flag)
+        rest = rest.lstrip()
+    paths = _words(rest)
+    remote = any(p.startswith(("http://", "https://", "git@")) for p in paths[:-1])
+    if len(paths) < 2 or remote or any(flag.startswith("--from") for flag in flags):
+        replay.problems.append(f"{word} {rest[:60]}")
+        return
+    target = posixpath.join(replay.working_directory or "/", paths[-1])
+    if paths[-1].endswith("/") or paths[-1] in (".", "./") or len(paths) > 2:
+        target = posixpath.normpath(target) + "/"
+    replay.actions.append(Copy(tuple(paths[:-1]), target))
+
+
+def _instructions(text: str) -> list[tuple[str, str]]:
+    """Instruction and arguments of each logical line; comments are left out."""
+    found: list[tuple[str, str]] = []
+    current = ""
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped.startswith("#") or (not stripped and current):
+            continue
+        if stripped.endswith("\\"):
+            current += stripped[:-1] + " "
+            continue
+        current = (current + stripped).strip()
+        if current:
+            word, _, rest = current.partition(" ")
+            found.append((word.upper(), rest.strip()))
+        current = ""
+    return found
+
+
+def _command(rest: str) -> str:
+    return shlex.join(_words(rest)) if rest.startswith("[") and rest.endswith("]") else rest
+
+
+def _words(rest: str) -> list[str]:
+    """Words of the JSON form or of the shell's; an odd quote makes the text one word."""
+    try:
+        return [str(word) for word in json.loads(rest)] if rest.startswith("[") else shlex.split(rest)
+    except ValueError:
+        return [rest]
+
+
+def _pairs(rest: str) -> dict[str, str]:
+    first, _, value = rest.partition(" ")
+    if "=" not in first:
+        return {first: value.strip()}
+    return {name: text for name, _, text in (word.partition("=") for word in _words(rest))}
+
+
+def _unquoted(text: str) -> str:
+    words = _words(text)
+    return words[0] if words else "/"
+
+
+def _expand(text: str, known: dict[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[0].startswith("\\"):
+            return match[0][1:]
+        return known.get(match[1] or match[3]) or match[2] or ""
+
+    return _VARIABLE.sub(value, text)

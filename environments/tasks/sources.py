@@ -1,0 +1,240 @@
+"""Where tasks come from: a directory, a git repository, a table in a file, or a dataset of the Hub.
+
+``load_tasks`` takes any of them by name. What is not a directory already is kept in a cache directory
+as task directories, under a name that depends on its content or revision, and is made once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environments.errors import ConfigError, MissingExtra
+from environments.tasks.directory import find_tasks, load_tasks_below
+from environments.tasks.model import Task
+from environments.tasks.tables import is_task_row, write_task
+
+logger = logging.getLogger(__name__)
+
+TABLES = (".jsonl", ".json", ".parquet")
+_GIT = re.compile(r"(?:git\+)?(?:https?|ssh|file|git)://\S+|[\w.-]+@[\w.-]+:\S+")
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_GIT_TIMEOUT = 1800
+_COMPLETE = ".complete"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """Tasks and what they were loaded from. ``revision`` is a commit, or a hash of the content."""
+
+    tasks: list[Task]
+    source: str
+    revision: str
+
+
+def load_tasks(
+    source: str, *, split: str = "train", revision: str | None = None, cache: Path | None = None
+) -> TaskSet:
+    """All tasks of a source, sorted by name.
+
+    ``source`` is a directory of task directories (or one task), a ``.jsonl`` or ``.parquet`` file, a
+    git URL (``#subdirectory`` may follow; ``revision`` is a branch, tag or commit), or the name of a Hub
+    dataset (needs the extra ``datasets``; without a revision the newest commit is looked up and noted).
+    Raises ``ConfigError`` and ``MissingExtra``.
+    """
+    cache = cache or default_cache()
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise ConfigError(
+                f"{source} is a directory, which has no revisions; leave dataset_revision unset"
+            )
+        return _from_directory(path, source, digest=None)
+    if path.is_file():
+        return _from_rows(_rows_of_file(path), source, _hash_of_file(path), cache)
+    if _GIT.fullmatch(source.partition("#")[0]):
+        return _from_git(source, revision, cache)
+    if path.suffix in TABLES or source.startswith((".", "/", "~")) or not _HUB.fullmatch(source):
+        raise ConfigError(f"there is no file or directory {source}")
+    rows, commit = _rows_of_hub(source, split, revision)
+    return _from_rows(rows, source, commit, cache)
+
+
+def default_cache() -> Path:
+    """Where tasks that are no directories are kept: below the user's cache directory."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "hermes-environments" / "tasks"
+
+
+def _from_directory(root: Path, source: str, digest: str | None) -> TaskSet:
+    tasks = load_tasks_below(root)
+    whole = hashlib.sha256("".join(f"{t.name}={t.digest};" for t in tasks).encode()).hexdigest()[:16]
+    return TaskSet(sorted(tasks, key=lambda task: task.name), source, digest or whole)
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+def _from_rows(rows: Iterable[Mapping[str, Any]], source: str, key: str, cache: Path) -> TaskSet:
+    """Tasks of a table's rows, written out once per ``key``."""
+    name = hashlib.sha256(f"{source}@{key}".encode()).hexdigest()[:24]
+    target = cache / name
+    if not (target / _COMPLETE).is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=cache))
+        try:
+            _write_rows(rows, made, source)
+            (made / _COMPLETE).write_text(f"{source}\n{key}\n")
+            _put(made, target)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    return _from_directory(target, source, key)
+
+
+def _put(made: Path, target: Path) -> None:
+    """Rename into place; where another process was faster its directory is as good."""
+    if target.exists() and not (target / _COMPLETE).is_file():
+        shutil.rmtree(target)
+    try:
+        made.chmod(0o755)
+        made.rename(target)
+    except OSError:
+        if not (target / _COMPLETE).is_file():
+            raise
+
+
+def _write_rows(rows: Iterable[Mapping[str, Any]], directory: Path, source: str) -> None:
+    seen: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        if not is_task_row(row):
+            columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
+            raise ConfigError(
+                f"{source}, row {number} is no task: task_name and instruction are needed, it has {columns}"
+            )
+        path = write_task(row, directory)
+        if path.name in seen:
+            raise ConfigError(f"{source}, row {number}: there are two tasks called {path.name!r}")
+        seen.add(path.name)
+    if not seen:
+        raise ConfigError(f"{source} has no rows")
+
+
+def _rows_of_file(path: Path) -> Iterator[Mapping[str, Any]]:
+    if path.suffix == ".parquet":
+        yield from _rows_of_parquet(path)
+        return
+    if path.suffix == ".json":
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{path} is no JSON: {error}") from error
+        yield from found if isinstance(found, list) else [found]
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise ConfigError(f"{path}, line {number} is no JSON: {error}") from error
+
+
+def _rows_of_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        raise MissingExtra(f"reading {path}", "datasets") from None
+    for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
+        yield from batch.to_pylist()
+
+
+def _rows_of_hub(name: str, split: str, revision: str | None) -> tuple[Iterable[Mapping[str, Any]], str]:
+    """Rows of a dataset at one commit, and that commit."""
+    try:
+        import datasets
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtra(f"the dataset {name}", "datasets") from None
+    try:
+        commit = huggingface_hub.HfApi().dataset_info(name, revision=revision).sha or revision or "unknown"
+        rows = datasets.load_dataset(name, split=split, revision=commit)
+    except (OSError, ValueError, RuntimeError) as error:  # its errors have no common base
+        raise ConfigError(
+            f"the dataset {name} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}. "
+            "A local copy works too: name a directory of tasks, or a .parquet or .jsonl file"
+        ) from error
+    return rows, commit
+
+
+def _hash_of_file(path: Path) -> str:
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            whole.update(chunk)
+    return whole.hexdigest()[:16]
+
+
+# --- git --------------------------------------------------------------------------------------------------
+
+
+def _from_git(source: str, revision: str | None, cache: Path) -> TaskSet:
+    """Tasks of a repository at one commit. A commit that is there already is not fetched again."""
+    address, _, below = source.removeprefix("git+").partition("#")
+    if ".." in below.split("/") or below.startswith("/"):
+        raise ConfigError(f"{source}: {below!r} leads out of the repository")
+    commit = revision if revision and re.fullmatch(r"[0-9a-f]{40}", revision) else None
+    commit = commit or _commit_of(address, revision)
+    target = cache / hashlib.sha256(f"{address}@{commit}".encode()).hexdigest()[:24]
+    if not (target / _COMPLETE).is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".git.", dir=cache))
+        try:
+            _git("init", "-q", str(made))
+            _git("-C", str(made), "fetch", "-q", "--depth", "1", address, commit)
+            _git("-C", str(made), "checkout", "-q", "FETCH_HEAD")
+            shutil.rmtree(made / ".git")
+            (made / _COMPLETE).write_text(f"{source}\n{commit}\n")
+            _put(made, target)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    root = target / below
+    if not root.is_dir() or not find_tasks(root):
+        raise ConfigError(f"{source} at {commit[:12]} holds no task{f' below {below}' if below else ''}")
+    return _from_directory(root, source, commit)
+
+
+def _commit_of(address: str, revision: str | None) -> str:
+    wanted = revision or "HEAD"
+    lines = _git("ls-remote", address, wanted, f"{wanted}^{{}}").splitlines()
+    if not lines:
+        raise ConfigError(f"{address} has no branch or tag {wanted!r}")
+    return lines[-1].split()[0]  # of a tag and what it points to, the latter
+
+
+def _git(*arguments: str) -> str:
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        ended = subprocess.run(
+            ["git", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT,
+            env=environment,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"git {arguments[0]} failed: {error}") from error
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise ConfigError(f"git {arguments[0]} failed: {last[-1]}")
+    return ended.stdout
