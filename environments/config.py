@@ -240,8 +240,15 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     local_isolation: Literal["auto", "bubblewrap", "namespaces", "landlock", "none"] = Field(
         default="auto", description="local backend: how to isolate; auto takes the strongest that works."
     )
-    sandbox_network: Literal["none", "public"] = Field(
-        default="none", description="Network of the sandbox where the task does not say."
+    sandbox_network: Literal["none", "public", "allow-list"] = Field(
+        default="none",
+        description="Network of the sandbox where the task does not say; allow-list: the hosts of "
+        "sandbox_allowed_hosts.",
+    )
+    sandbox_allowed_hosts: list[str] | None = Field(
+        default=None,
+        description="Hosts for the network allow-list: names, patterns (*.pypi.org), addresses, blocks; "
+        "with :port where it is not 80 or 443.",
     )
     sandbox_memory_mb: int | None = Field(
         default=None, ge=16, description="Memory of one sandbox; unset: 4096."

@@ -114,7 +114,7 @@ class HermesAgentBaseEnv(BaseEnv):
 
         config = self.config
         return SandboxSpec(
-            network=NetworkPolicy(config.sandbox_network),
+            network=NetworkPolicy(config.sandbox_network, tuple(config.sandbox_allowed_hosts or ())),
             resources=Resources(memory_mb=config.sandbox_memory_mb, processes=config.sandbox_processes),
             lifetime=float(config.terminal_lifetime),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -151,8 +152,10 @@ def _thinking_text(block: Any) -> str:
 
 
 def _read_calls(message: dict[str, Any]) -> list[ToolCall]:
-    calls = message.get("tool_calls")
-    found = [_read_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise MalformedReply("tool_calls is not a list")
+    found = [_read_call(call) for call in calls if isinstance(call, dict)]
     legacy = message.get("function_call")
     if not found and isinstance(legacy, dict) and legacy.get("name"):
         found.append(_read_call({"function": legacy}))
@@ -181,8 +184,20 @@ def _integer(value: Any) -> int:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """The value of a JSON text. Raises ``MalformedReply``."""
+    """The value of a JSON text. Raises ``MalformedReply``.
+
+    Half a surrogate pair, which models write and servers escape, becomes a replacement character: no
+    file or server that gets the conversation later could take it.
+    """
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
+        return _parse_with_lone_surrogates(data)
+
+
+def _parse_with_lone_surrogates(data: bytes | str) -> Any:
+    try:
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+        return orjson.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except (ValueError, RecursionError):
         raise MalformedReply("the reply is not JSON") from None

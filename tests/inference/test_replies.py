@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.inference.replies import MalformedReply, read_chat, split_leading_think
+from environments.inference.replies import MalformedReply, parse_json, read_chat, split_leading_think
 from environments.inference.types import ChatMessage
 
 
@@ -106,3 +107,22 @@ def test_any_json_is_a_reply_or_malformed(payload: Any) -> None:
     except MalformedReply:
         return
     assert reply.choices
+
+
+@given(st.text(st.characters(categories=["Cs", "Lu", "So"])))
+def test_half_a_surrogate_pair_does_not_cost_the_reply(text: str) -> None:
+    read = parse_json(json.dumps({"content": text}))["content"]
+    assert read == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    read.encode()
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"a": NaN}', b"[" * 100_000, b'"\xff"'[:3] + b"\xff" + b'"', ""])
+def test_what_is_not_json_is_a_malformed_reply(data: bytes | str) -> None:
+    with pytest.raises(MalformedReply):
+        parse_json(data)
+
+
+def test_calls_in_an_unknown_form_are_the_servers_failure() -> None:
+    message = {"role": "assistant", "content": "", "tool_calls": {"name": "terminal"}}
+    with pytest.raises(MalformedReply, match="tool_calls"):
+        read_chat({"choices": [{"message": message}]}, split_think=False)

@@ -30,6 +30,8 @@ from environments.sandboxes.docker.ownership import RUN, is_abandoned
 from environments.sandboxes.docker.request import Limits, container_body, limits_of
 from environments.sandboxes.docker.sandbox import DockerSandbox, resolve
 
+from environments.sandboxes.docker.way_out import open_way_out
+from environments.sandboxes.egress import egress
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
 
@@ -46,7 +48,7 @@ class DockerBackend(Backend):
     name = "docker"
     capabilities = Capabilities(
         images=True,
-        network_modes=frozenset({"none", "public"}),
+        network_modes=frozenset({"none", "public", "allow-list"}),
         resources=frozenset({"cpus", "memory_mb", "processes", "gpus"}),
         gpu=True,
     )
@@ -85,10 +87,7 @@ class DockerBackend(Backend):
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """Make a container from the task's image, ready for commands."""
-        if spec.network.mode not in self.capabilities.network_modes:
-            raise NotSupported(
-                f"the docker backend offers the networks none and public, not {spec.network.mode}"
-            )
+        egress.check(spec.network)
         name = spec.image or self._default_image
         if name is None:
             raise NotSupported(
@@ -151,19 +150,26 @@ class DockerBackend(Backend):
             resources=limits.in_force(storage="storage" in self._engine_has),
             image=spec.image,
             image_digest=image.digest,
-            limitations=limits.limitations(storage="storage" in self._engine_has),
+            limitations=[
+                *limits.limitations(storage="storage" in self._engine_has),
+                *egress.limitations(spec.network),
+            ],
         )
-        sandbox = DockerSandbox(container, commands, info, home, directory, SCRATCH, self._forget)
+        sandbox = DockerSandbox(container, commands, info, home, directory, SCRATCH, self._forget, proxy)
         self._sandboxes[name] = sandbox
         return sandbox
 
     async def _look_around(
         self, container: Container, commands: Commands, guard: Guard, spec: SandboxSpec, image: Image
     ) -> tuple[str, str]:
+        proxy = None
         """Home and working directory of the default user; both exist afterwards, and so does scratch."""
+            proxy = await open_way_out(container, spec.network)
         try:
             _, probe = await asyncio.gather(guard.start(), commands.program(scripts.PROBE))
         except (NotStarted, TimeoutError) as error:
+            if proxy is not None:
+                await proxy.close()
             raise NotSupported(
                 f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh and sleep: {error}"
             ) from error

@@ -9,6 +9,7 @@ from environments.sandboxes.base import SandboxSpec
 from environments.sandboxes.docker.images import Image
 from environments.sandboxes.docker.ownership import labels_for
 from environments.sandboxes.docker.scripts import init_command
+from environments.sandboxes.egress import egress
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
@@ -70,6 +71,7 @@ def container_body(
     spec: SandboxSpec, image: Image, limits: Limits, run_id: str, sandbox_id: str, *, with_storage: bool
 ) -> dict[str, Any]:
     """Body of ``POST /containers/create``. The image keeps its user, directory and environment."""
+    environment = {**egress.variables(spec.network), **spec.environment}
     host: dict[str, Any] = {
         "NetworkMode": "none" if spec.network.mode == "none" else "default",
         "Memory": limits.memory_mb << 20,
@@ -87,8 +89,12 @@ def container_body(
         "Image": image.id,
         "Entrypoint": init_command(max(1, int(spec.lifetime))),
         "Cmd": [],
-        "Env": [f"{name}={value}" for name, value in spec.environment.items()],
-        "Labels": {**spec.labels, **labels_for(run_id, sandbox_id, spec.lifetime)},
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Labels": {
+            **spec.labels,
+            **labels_for(run_id, sandbox_id, spec.lifetime),
+            DIRECTORY: spec.working_directory or "",
+        },
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host,
     }

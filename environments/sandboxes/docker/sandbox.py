@@ -17,6 +17,7 @@ from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.process import DockerProcess
 from environments.sandboxes.docker.scripts import COMMAND, SPAWN, shell_command
 
+from environments.sandboxes.egress.proxy import FilteringProxy
 _LONGEST_ARGUMENT = 100_000
 """The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
 
@@ -44,7 +45,9 @@ class DockerSandbox(Sandbox):
         scratch: str,
         on_close: Callable[[str], None],
     ) -> None:
+        proxy: FilteringProxy | None = None,
         self.info = info
+        """``proxy`` is its only way out, where it has one."""
         self.home = home
         self.working_directory = directory
         self.scratch = scratch
@@ -52,6 +55,7 @@ class DockerSandbox(Sandbox):
         self._commands = commands
         self._on_close = on_close
         self._numbers = itertools.count(1)
+        self._proxy = proxy
         self._closing: asyncio.Future[None] | None = None
 
     async def exec(
@@ -160,6 +164,11 @@ class DockerSandbox(Sandbox):
 
     async def _argv(self, program: str, command: Command, cwd: str | None, *, merge: bool) -> Sequence[str]:
         directory = self._resolve(cwd or ".") if cwd else self.working_directory
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        if self._proxy is not None:
+            await self._proxy.close()
         streams = "merge" if merge else "apart"
         if not isinstance(command, str):
             if not command:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from environments.errors import NotSupported, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
-from environments.sandboxes.local import rungs
+from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
+from environments.sandboxes.egress import egress
+from environments.sandboxes.local import rungs, visiting
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.run_directory import RunDirectory
 from environments.sandboxes.local.sandbox import LocalSandbox
@@ -22,6 +23,9 @@ _DEFAULT_MEMORY_MB = 4096
 _DEFAULT_PROCESSES = 512
 
 LEAST_SPACE = 1 << 20
+_OWN_NETWORK = ("namespaces", "bubblewrap")
+"""Isolations whose sandboxes have a network namespace."""
+
 """Free bytes below which writing a small file may fail through no doing of who writes it."""
 
 
@@ -31,7 +35,7 @@ class LocalBackend(Backend):
     name = "local"
     capabilities = Capabilities(
         images=False,
-        network_modes=frozenset({"none", "public"}),
+        network_modes=frozenset({"none", "public", "allow-list"}),
         resources=frozenset({"cpus", "memory_mb", "processes"}),
     )
 
@@ -84,6 +88,8 @@ class LocalBackend(Backend):
         async with self._creating:
             sandbox = await self._build(self.isolation, spec)
         self._live = {other for other in self._live if not other.released} | {sandbox}
+        if spec.network.mode == "allow-list" and self.isolation not in _OWN_NETWORK:
+            raise NotSupported(f"the isolation {self.isolation} cannot limit the network to a list of hosts")
         return sandbox
 
     def trouble(self) -> str | None:
@@ -129,7 +135,8 @@ class LocalBackend(Backend):
         if self._closed:
             await guard.close()
             raise SandboxError("the backend is closed")
-        return LocalSandbox(guard, self._info(rung, spec, settings, report), report)
+        proxy = None if guard.listener is None else egress.start(spec.network, guard.listener)
+        return LocalSandbox(guard, self._info(rung, spec, settings, report), report, proxy)
 
     def _settings(self, rung: str, spec: SandboxSpec) -> dict[str, Any]:
         assert self._directory is not None
@@ -146,7 +153,7 @@ class LocalBackend(Backend):
             "network": spec.network.mode == "public",
             "lifetime": spec.lifetime,
             "bubblewrap": self._bubblewrap,
-            "environment": dict(spec.environment),
+            "environment": {**egress.variables(spec.network), **spec.environment},
             "working_directory": spec.working_directory,
         }
 
@@ -165,14 +172,14 @@ class LocalBackend(Backend):
             network=spec.network.mode if rung != "none" else "public",
             id=settings["name"],
             resources=resources,
-            limitations=[*self._passed_over, *report["limitations"]],
+            limitations=[*self._passed_over, *report["limitations"], *egress.limitations(spec.network)],
         )
 
 
 def _refuse_unsupported(spec: SandboxSpec) -> None:
+            "proxy_port": egress.PORT if spec.network.mode == "allow-list" else None,
     if spec.image is not None:
         raise NotSupported(f"the local backend runs no images, and the task needs {spec.image!r}")
-    if spec.network.mode == "allow-list":
-        raise NotSupported("the local backend cannot limit the network to a list of hosts")
+    egress.check(spec.network)
     if spec.resources.gpus:
         raise NotSupported("the local backend gives no GPU to a sandbox")

@@ -29,7 +29,8 @@ _END_PATIENCE = 20.0
 class Guard:
     """One guardian process. Made by ``start``; ``close`` must be called."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], lock: Callable[[], tuple[int, ...]] = tuple) -> None:
+        """``lock``: descriptors that must stay open as long as the guardian lives, if it outlives us."""
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._orders, self._their_orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -38,6 +39,8 @@ class Guard:
         self._last_words = os.memfd_create("stderr", os.MFD_CLOEXEC)
         self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._waiting: dict[int, asyncio.Future[int]] = {}
+        self.listener: socket.socket | None = None
+        """A socket that listens inside the sandbox, if one was asked for; whoever serves it takes it."""
         self._number = 0
         self._closing = False
         self._reason = ""
@@ -64,14 +67,15 @@ class Guard:
         except TimeoutError:
             raise SandboxError(f"a local sandbox did not start within {_START_PATIENCE:.0f} s") from None
 
-    async def order(self, operation: str, **details: Any) -> int:
+    async def order(self, operation: str, descriptors: tuple[int, ...] = (), **details: Any) -> int:
         """Have the guardian do something; returns how many processes it could not kill."""
         self._number += 1
         number = self._number
         answer: asyncio.Future[int] = self._loop.create_future()
         self._waiting[number] = answer
         try:
-            wire.send(self._orders, {"op": operation, "id": number, **details})
+            order = {"op": operation, "id": number, **details}
+            wire.send(self._orders, order, descriptors=descriptors)
             async with asyncio.timeout(_ORDER_PATIENCE):
                 return await answer
         except TimeoutError:
@@ -105,13 +109,16 @@ class Guard:
         self._shut(self._orders)
         self._shut(self.requests)
         await self._wait_for_end(_END_PATIENCE)
+        if self.listener is not None:
+            self.listener.close()
         if not self.ended.is_set() and self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             await self._wait_for_end(_END_PATIENCE)
             await asyncio.to_thread(remove_tree, self._settings["directory"])
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        descriptors = (self._their_orders.fileno(), self._their_requests.fileno())
+        sockets = (self._their_orders, self._their_requests, self.requests)
+        descriptors = tuple(sock.fileno() for sock in sockets)
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, _HERE, *map(str, descriptors)],
@@ -147,7 +154,6 @@ class Guard:
         if message is None:
             self._loop.remove_reader(self._orders)
             return
-        wire.close_all(message.descriptors)
         header = message.header
         if "ended" in header:
             self._reason = header["ended"]
@@ -170,6 +176,9 @@ class Guard:
         self.requests.close()
         self.ended.set()
         if not self._ready.done():
+        if "ready" in header and len(message.descriptors) == 1:
+            self.listener = socket.socket(fileno=message.descriptors.pop())
+        wire.close_all(message.descriptors)
             words = self._read_last_words()
             self._ready.set_exception(
                 SandboxError(f"a local sandbox cannot be started: {words or 'it was killed'}")

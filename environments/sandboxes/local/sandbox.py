@@ -16,6 +16,7 @@ from typing import Any
 from environments.errors import NotSupported, SandboxBroken
 from environments.records import SandboxInfo
 from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResult, FileInfo, Sandbox
+from environments.sandboxes.egress.proxy import FilteringProxy
 from environments.sandboxes.local import tar
 from environments.sandboxes.local.conversation import Conversation
 from environments.sandboxes.local.guard import Guard
@@ -37,12 +38,20 @@ _LARGEST_SPECIAL_FILE = 16 << 20
 class LocalSandbox(Sandbox):
     """Speaks to the init process for commands and files, to the guardian for kills and the end."""
 
-    def __init__(self, guard: Guard, info: SandboxInfo, report: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        info: SandboxInfo,
+        report: Mapping[str, Any],
+        proxy: FilteringProxy | None = None,
+    ) -> None:
+        """``proxy`` is its only way out, where it has one."""
         self.info = info
         self.home = str(report["home"])
         self.working_directory = str(report["working_directory"])
         self.scratch = str(report["scratch"])
         self._guard = guard
+        self._proxy = proxy
         self._init = Conversation(guard)
         self._processes: builtins.list[LocalProcess] = []
         self._closing: asyncio.Future[None] | None = None
@@ -268,6 +277,8 @@ def _result(message: wire.Message | None, duration: float, timed_out: bool) -> E
             124 if timed_out else _KILLED, b"", b"", duration, timed_out, None if timed_out else 9
         )
     wire.close_all(message.descriptors)
+        if self._proxy is not None:
+            await self._proxy.close()
     header, body = message.header, message.body
     if "errno" in header:
         text = f"cannot start a process: {header.get('text')}\n".encode()

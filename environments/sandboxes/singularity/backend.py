@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from environments.errors import ConfigError, NotSupported, SandboxError
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.egress import egress
+from environments.sandboxes.egress.joining import listen_in_network_of
 from environments.sandboxes.local.inside.directories import remove_tree
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
@@ -52,7 +54,7 @@ class SingularityBackend(Backend):
     name = "singularity"
     capabilities = Capabilities(
         images=True,
-        network_modes=frozenset({"none", "public"}),
+        network_modes=frozenset({"none", "public", "allow-list"}),
         resources=frozenset({"cpus", "memory_mb", "processes"}),
     )
 
@@ -165,6 +167,9 @@ class SingularityBackend(Backend):
         assert self._engine is not None
         machine = InstanceMachine(self._engine, self._features, instance, family, directory)
         try:
+            if spec.network.mode == "allow-list":
+                listener = await listen_in_network_of(instance.pid, egress.PORT)
+                machine.proxy = egress.start(spec.network, listener)
             home, user, working_directory = await _look_around(machine, spec.working_directory)
         except BaseException:
             await machine.release()
@@ -176,8 +181,14 @@ class SingularityBackend(Backend):
             working_directory=working_directory,
             scratch=_SCRATCH,
             user=user,
-            environment={"HOME": home, "USER": user, "LANG": "C.UTF-8", "TERM": "dumb"}
-            | dict(spec.environment),
+            environment={
+                "HOME": home,
+                "USER": user,
+                "LANG": "C.UTF-8",
+                "TERM": "dumb",
+                **egress.variables(spec.network),
+                **spec.environment,
+            },
             prelude=self._prelude(spec),
         )
         sandbox = RemoteSandbox(machine, self._info(spec, image, instance), place)
@@ -208,7 +219,7 @@ class SingularityBackend(Backend):
             resources = {"memory_mb": float(limits.memory_mb), "processes": float(limits.processes)}
             if limits.cpus is not None:
                 resources["cpus"] = limits.cpus
-        limitations = list(self._features.limitations())
+        limitations = [*self._features.limitations(), *egress.limitations(spec.network)]
         if spec.network.mode == "public":
             limitations.append("the network is the host's, its loopback included")
         return SandboxInfo(
@@ -283,7 +294,6 @@ def _make_directories(directory: Path) -> None:
 
 
 def _refuse_unsupported(spec: SandboxSpec) -> None:
-    if spec.network.mode == "allow-list":
-        raise NotSupported("the singularity backend cannot limit the network to a list of hosts")
+    egress.check(spec.network)
     if spec.resources.gpus:
         raise NotSupported("the singularity backend gives no GPU to a sandbox")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.sandboxes.egress.proxy import FilteringProxy
 from environments.sandboxes.local.inside.directories import remove_tree
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
@@ -57,6 +58,8 @@ class InstanceMachine(Machine):
         self._released = False
         self.scratch = ""
         self.on_released: Callable[[], None] = _nothing
+        self.proxy: FilteringProxy | None = None
+        """The only way out of it, where it has one."""
 
     @property
     def running(self) -> bool:
@@ -125,6 +128,8 @@ class InstanceMachine(Machine):
             return
         self._released = True
         try:
+            if self.proxy is not None:
+                await self.proxy.close()
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await self._wait_for_end()

@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from typing import Any
+from collections.abc import Iterable
 
 from . import cgroups, identity, kernel, processes, root_view, wire
 from .directories import remove_tree
@@ -66,7 +67,7 @@ class Guardian:
         self._groups = cgroups.create(settings.name, limits)
         self._try_groups()
         self._choose_limits()
-        self._init, limitations = launch(settings, requests, self._groups, self._uid)
+        self._init, limitations, listener = launch(settings, requests, self._groups, self._uid)
         requests.close()
         if settings.namespaces:
             os.rmdir(os.path.join(settings.root, ".old"))
@@ -78,7 +79,8 @@ class Guardian:
                 "working_directory": settings.working_directory,
                 "limitations": limitations + self._limitations(),
                 "bounds": sorted(self._groups.bounds),
-            }
+            },
+            listener,
         )
 
     def watch(self) -> None:
@@ -117,10 +119,11 @@ class Guardian:
         self._groups.remove()
         remove_tree(self._settings.directory)
 
-    def tell(self, header: dict[str, Any]) -> None:
-        """Send the framework a message, if it is still there."""
+    def tell(self, header: dict[str, Any], descriptors: Iterable[int] = ()) -> None:
+        """Send the framework a message, if it is still there. Descriptors go with it and are closed."""
+        attached = [*descriptors]
         try:
-            wire.send(self._orders, header)
+            wire.send(self._orders, header, descriptors=tuple(attached))
         except OSError:  # it is gone or no longer listens; we end all the same
             return
 
@@ -197,7 +200,18 @@ class Guardian:
             left = self._kill_job(f"job-{message.header['job']}")
         elif message.header["op"] == "kill_all":
             left = processes.kill_below(self._init)
-        self.tell({"done": message.header["id"], "left": left})
+        elif operation == "keep":
+            self._kept, self._deadline = True, time.monotonic() + message.header["seconds"]
+            self._locks += message.descriptors  # held as long as we live
+        elif operation == "end":
+            self._removed = True
+        answer = {"done": message.header["id"], "left": left}
+        if operation == "join":
+            answer |= self._description()
+        try:
+            wire.send(orders, answer, descriptors=(self._requests,) if operation == "join" else ())
+        except OSError:  # it is gone or no longer listens
+            return False
         return True
 
     def _kill_job(self, name: str) -> int:

@@ -11,7 +11,7 @@ import os
 import resource
 import socket
 
-from . import init, kernel, landlock, namespaces, root_view, seccomp, wire
+from . import init, kernel, landlock, listening, namespaces, root_view, seccomp, wire
 from .cgroups import ControlGroups
 from .identity import become
 from .settings import MARGIN, Settings
@@ -25,8 +25,9 @@ class LaunchError(Exception):
 
 def launch(
     settings: Settings, requests: socket.socket, groups: ControlGroups, uid: int | None
-) -> tuple[int, list[str]]:
-    """Start the init process. Returns its number and what this isolation cannot do.
+) -> tuple[int, list[str], list[int]]:
+    """Start the init process. Returns its number, what this isolation cannot do, and the descriptor
+    of a socket that listens in its network, where one was asked for.
 
     ``uid`` is the host's user it becomes, None for our own.
     """
@@ -71,7 +72,7 @@ def _converse(
             init_pid = header["init"]
             os.waitpid(child, 0)
         elif "ready" in header:
-            return init_pid, header["limitations"]
+            return init_pid, header["limitations"], message.descriptors
         wire.send(ours, {"go": True})
 
 
@@ -128,9 +129,9 @@ class _Child:
             limitations = self._become_plain_process()
         self._finish(limitations)
 
-    def say(self, header: dict[str, object]) -> None:
+    def say(self, header: dict[str, object], descriptors: tuple[int, ...] = ()) -> None:
         """Tell the guardian something."""
-        wire.send(self._guardian, header)
+        wire.send(self._guardian, header, descriptors=descriptors)
 
     def _finish(self, limitations: list[str]) -> None:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -138,9 +139,18 @@ class _Child:
         self._bound_processes()
         os.makedirs(self._settings.working_directory, 0o755, exist_ok=True)
         os.chdir(self._settings.working_directory)
-        self.say({"ready": True, "limitations": limitations})
+        self._report_ready(limitations)
         self._guardian.close()
         init.serve(self._requests, self._settings)
+
+    def _report_ready(self, limitations: list[str]) -> None:
+        """Nothing of the listening socket stays here: who holds it serves it."""
+        header: dict[str, object] = {"ready": True, "limitations": limitations}
+        if self._settings.proxy_port is None:
+            self.say(header)
+            return
+        with listening.open_listener(self._settings.proxy_port) as listener:
+            self.say(header, (listener.fileno(),))
 
     def _become_root_of_namespaces(self) -> list[str]:
         settings = self._settings

@@ -24,6 +24,8 @@ class Settings:
         self.processes: int = values["processes"]
         self.cpus: float | None = values["cpus"]
         self.network: bool = values["network"]
+        self.proxy_port: int | None = values["proxy_port"]
+        """Port inside where a socket listens for the framework's proxy, the only way out."""
         self.lifetime: float = values["lifetime"]
         self.framework: int = values["framework"]
         self.bubblewrap: str | None = values["bubblewrap"]
