@@ -259,6 +259,14 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     sandbox_creation_concurrency: int = Field(
         default=8, ge=1, description="Sandboxes created at the same time."
     )
+    keep_sandboxes: Literal["none", "failed", "all"] = Field(
+        default="none",
+        description="Sandboxes that live on after their rollouts, to be looked at: failed keeps those of "
+        "attempts that had an error or did not pass.",
+    )
+    kept_sandbox_lifetime: int = Field(
+        default=14_400, ge=1, description="Seconds that a kept sandbox lives on."
+    )
     ssh_host: str | None = Field(
         default=None, description="ssh backend: machine, [user@]host[:port]; unset: TERMINAL_SSH_HOST."
     )

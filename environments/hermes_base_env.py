@@ -330,9 +330,13 @@ class HermesAgentBaseEnv(BaseEnv):
 
     async def create_sandbox(self, spec: SandboxSpec) -> Sandbox:
         """One sandbox on the run's backend."""
+        from dataclasses import replace
+
         if self._backend is None:
             await self._start_backend()
         assert self._backend is not None
+        if self.config.keep_sandboxes != "none":  # most engines fix the lifetime at the beginning
+            spec = replace(spec, lifetime=spec.lifetime + self.config.kept_sandbox_lifetime)
         try:
             return await self._backend.create(spec)
         except SandboxError:

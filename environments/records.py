@@ -171,6 +171,8 @@ class SandboxInfo:
     image: str | None = None
     image_digest: str | None = None
     limitations: list[str] = field(default_factory=list)
+    kept_until: float | None = None
+    """Unix time until which it lives on after its rollout; None where it was destroyed with it."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ happens in the block is written to the attempt's record as it happens.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from environments.tools.base import Tool
     from environments.tools.toolbox import Toolbox
 
+logger = logging.getLogger(__name__)
+
 
 class Rollout:
     """What one attempt at one item works with. Made by ``HermesAgentBaseEnv.rollout``."""
@@ -71,6 +74,8 @@ class Rollout:
         self._making = asyncio.Lock()
         self._released = False
         self._context: ToolContext | None = None
+        self._error: BaseException | None = None
+        """What ended the block, where it was not its own end."""
 
     @property
     def item(self) -> Item:
@@ -106,7 +111,8 @@ class Rollout:
         try:
             if self.tools and not self.finished:
                 await self.sandbox()
-        except BaseException:
+        except BaseException as error:
+            self._error = error
             await self.release()
             raise
         return self
@@ -114,6 +120,7 @@ class Rollout:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._error = error
         await self.release()
 
     async def sandbox(self) -> Sandbox:
@@ -276,8 +283,19 @@ class Rollout:
         finally:
             if session is not None:
                 await session.close()
-            if sandbox is not None:
+            if sandbox is not None and not await self._keep(sandbox):
                 await sandbox.close()
+
+    async def _keep(self, sandbox: Sandbox) -> bool:
+        """Let the sandbox live on where ``keep_sandboxes`` wants it; False where it is to be closed."""
+        config, run = self.environment.config, self.environment.active_run
+        if config.keep_sandboxes == "none":
+            return False
+        from environments import keeping
+
+        if not keeping.is_wanted(config.keep_sandboxes, self.record, self._error):
+            return False
+        return await keeping.keep(sandbox, config, self.record, run.note if run else logger.warning)
 
     @property
     def released(self) -> bool:

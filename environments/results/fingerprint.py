@@ -64,9 +64,10 @@ _FAILURES = {
     "reward_timeout",
     "terminal_lifetime",
 }
+_LIFE_CYCLE = {"keep_sandboxes", "kept_sandbox_lifetime"}
 _PERMISSIONS = {"allow_unisolated", "local_isolation"}
 NOT_AFFECTING: frozenset[str] = frozenset().union(
-    _CONCURRENCY, _SCHEDULE, _LOGGING, _OUTPUT, _SELECTION, _FAILURES, _PERMISSIONS
+    _CONCURRENCY, _SCHEDULE, _LOGGING, _OUTPUT, _SELECTION, _FAILURES, _LIFE_CYCLE, _PERMISSIONS
 )
 """Environment fields that may change between a run and its resume."""
 

@@ -13,11 +13,13 @@ system would raise them.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from environments.errors import NotSupported
 from environments.records import SandboxInfo
 
 Command = str | Sequence[str]
@@ -69,6 +71,39 @@ class Capabilities:
     resources: frozenset[str] = frozenset()
     snapshots: bool = False
     gpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxEntry:
+    """One sandbox of ours as its engine knows it, whichever run made it. Times are Unix times."""
+
+    backend: str
+    id: str
+    """As in ``SandboxInfo.id``."""
+    run: str
+    owner: str = ""
+    """The process that made it, as far as the engine knows."""
+    owner_alive: bool | None = None
+    """Whether that process lives; None where it cannot be looked at from here."""
+    created_at: float | None = None
+    deadline: float | None = None
+    kept: bool = False
+    """Whether its run let it live on, so that somebody can look at it."""
+    handle: Any = field(default=None, compare=False, repr=False)
+    """What the backend needs to find it again."""
+
+    @property
+    def expired(self) -> bool:
+        """Whether its deadline is over."""
+        return self.deadline is not None and self.deadline < time.time()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody may want it any more: its owner is known to be dead, or its time is over.
+
+        An owner that cannot be looked at, such as one on another machine, counts as alive.
+        """
+        return self.expired or (self.owner_alive is False and not self.kept)
 
 
 @dataclass(slots=True)
@@ -218,6 +253,18 @@ class Sandbox(ABC):
     async def close(self) -> None:
         """Release it and everything in it. Idempotent; never raises for what is gone already."""
 
+    async def keep(self, seconds: float) -> float:
+        """Let it live on for about so long, whatever becomes of us, and let go of it, as ``detach`` does.
+
+        Returns the Unix time at which it ends. The backend must have made it with a lifetime that
+        reaches so far; where the engine allows less, it ends earlier.
+        """
+        raise NotSupported(f"the {self.info.backend} backend cannot keep a sandbox beyond its rollout")
+
+    async def detach(self) -> None:
+        """Let go of it without ending it; every later use raises ``SandboxReleased``."""
+        raise NotSupported(f"the {self.info.backend} backend cannot let go of a sandbox")
+
 
 class Backend(ABC):
     """Makes the sandboxes of one run. Configured once; bounded in how many it creates at a time."""
@@ -238,3 +285,23 @@ class Backend(ABC):
 
     async def close(self) -> None:  # noqa: B027 - optional
         """Release what the run still holds, leftovers of its sandboxes included."""
+
+    # What `hermes-env sandboxes` and the start of a run ask for.
+
+    async def survey(self) -> list[SandboxEntry]:
+        """Every sandbox of ours that the engine holds, whichever run made it. Changes nothing there."""
+        raise NotSupported(f"the {self.name} backend cannot list its sandboxes")
+
+    async def remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
+        """End these sandboxes, even if somebody uses them, with all that is theirs; those that are left."""
+        raise NotSupported(f"the {self.name} backend cannot remove sandboxes of other runs")
+
+    async def reap(self) -> list[SandboxEntry]:
+        """Remove what dead runs left and what is past its deadline; the sandboxes that were removed."""
+        abandoned = [entry for entry in await self.survey() if entry.abandoned]
+        left = await self.remove(abandoned) if abandoned else []
+        return [entry for entry in abandoned if entry not in left]
+
+    async def attach(self, entry: SandboxEntry) -> Sandbox:
+        """Join a sandbox that another process made; ``detach`` lets go of it again."""
+        raise NotSupported(f"the {self.name} backend cannot join a sandbox of another process")

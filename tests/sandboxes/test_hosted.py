@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.errors import NotSupported, SandboxError
+from environments.sandboxes import owner
 from environments.sandboxes.daytona.driver import start
 from environments.sandboxes.daytona.frames import Frames
 from environments.sandboxes.hosted import ownership
@@ -156,7 +157,7 @@ def test_labels_tell_the_dead_from_the_living() -> None:
         len(value) <= 63 and value.replace("-", "").replace(".", "").isalnum() for value in mine.values()
     )
     child = subprocess.Popen(["sleep", "100"])
-    started = ownership._started(child.pid)
+    started = owner.started(child.pid)
     other = {**mine, ownership.PROCESS: f"{child.pid}-{started}"}
     assert not ownership.is_abandoned(other)
     child.kill()

@@ -34,6 +34,15 @@ class Container:
         self._released = False
         self._broken: str | None = None
 
+    @property
+    def deadline(self) -> float:
+        """Unix time at which it ends by itself."""
+        return self._deadline
+
+    async def rename(self, name: str) -> None:
+        """Give it another name."""
+        await self._engine.call("POST", f"/containers/{self.id}/rename", query={"name": name})
+
     async def inspect(self) -> dict[str, Any]:
         """The engine's description. Raises ``EngineError`` (404 where it is gone)."""
         description: dict[str, Any] = await self._engine.call("GET", f"/containers/{self.id}/json")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
+
+from environments.sandboxes import owner
+from environments.sandboxes.base import SandboxEntry
 
 FRAMEWORK = "hermes-environments"
 
@@ -14,6 +17,13 @@ RUN = "hermes.run"
 SANDBOX = "hermes.sandbox"
 OWNER = "hermes.owner"
 DEADLINE = "hermes.deadline"
+DIRECTORY = "hermes.directory"
+
+NAME = "hermes-"
+"""What containers' names begin with."""
+
+KEPT = ".kept"
+"""What the names of those end with that outlive their run: labels cannot be changed, names can."""
 
 
 def labels_for(run_id: str, sandbox_id: str, lifetime: float) -> dict[str, str]:
@@ -30,7 +40,27 @@ def labels_for(run_id: str, sandbox_id: str, lifetime: float) -> dict[str, str]:
 def this_process() -> str:
     """Identity of this process: pid, start time, and the pid namespace and boot that they belong to."""
     pid = os.getpid()
-    return f"{pid}/{_started(pid)}/{_world()}"
+    return f"{pid}/{owner.started(pid)}/{owner.world()}"
+
+
+def entry_of(container: Mapping[str, Any]) -> SandboxEntry:
+    """A container of ours, as the engine lists it."""
+    labels: Mapping[str, str] = container.get("Labels") or {}
+    names = [name.lstrip("/") for name in container.get("Names") or []]
+    pid, _, rest = labels.get(OWNER, "").partition("/")
+    began, _, world = rest.partition("/")
+    deadline = labels.get(DEADLINE, "")
+    return SandboxEntry(
+        backend="docker",
+        id=f"{NAME}{labels.get(SANDBOX, '')}",
+        run=labels.get(RUN, ""),
+        owner=f"process {pid}" + ("" if world == owner.world() else " elsewhere"),
+        owner_alive=owner.is_alive(pid, began, same_world=world == owner.world()),
+        created_at=_number(container.get("Created")),
+        deadline=float(deadline) if deadline.isdigit() else None,
+        kept=any(name.endswith(KEPT) for name in names),
+        handle=container["Id"],
+    )
 
 
 def is_abandoned(labels: Mapping[str, str]) -> bool:
@@ -39,26 +69,8 @@ def is_abandoned(labels: Mapping[str, str]) -> bool:
     An owner on another machine, after a reboot or in another pid namespace cannot be looked at: its
     containers are left alone until their deadline.
     """
-    deadline = labels.get(DEADLINE, "")
-    if deadline.isdigit() and int(deadline) < time.time():
-        return True
-    pid, _, rest = labels.get(OWNER, "").partition("/")
-    started, _, world = rest.partition("/")
-    return pid.isdigit() and world == _world() and _started(int(pid)) != started
+    return entry_of({"Id": "", "Labels": labels}).abandoned
 
 
-def _world() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:  # not Linux: every owner is a stranger, deadlines alone count
-        return f"unknown/{os.getpid()}"
-
-
-def _started(pid: int) -> str:
-    """Start time of a process in clock ticks since boot; empty where it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

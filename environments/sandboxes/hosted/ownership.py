@@ -10,13 +10,17 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from pathlib import Path
+
+from environments.sandboxes import owner
+from environments.sandboxes.base import SandboxEntry
 
 RUN = "hermes-run"
 SANDBOX = "hermes-sandbox"
 WORLD = "hermes-world"
 PROCESS = "hermes-process"
 DEADLINE = "hermes-deadline"
+KEPT = "hermes-kept"
+"""Deadline of one that outlives its run."""
 
 _LONGEST = 60
 
@@ -27,7 +31,7 @@ def labels_for(run_id: str, sandbox: str, lifetime: float) -> dict[str, str]:
         RUN: clean(run_id),
         SANDBOX: sandbox,
         WORLD: this_world(),
-        PROCESS: f"{os.getpid()}-{_started(os.getpid())}",
+        PROCESS: f"{os.getpid()}-{owner.started(os.getpid())}",
         DEADLINE: str(int(time.time() + lifetime)),
     }
 
@@ -37,32 +41,43 @@ def clean(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:_LONGEST] or "none"
 
 
+def kept_labels(labels: Mapping[str, str], seconds: float) -> dict[str, str]:
+    """The same labels for one that outlives its run, by so long at most."""
+    deadline = int(time.time() + seconds)
+    known = labels.get(DEADLINE, "")
+    return {**labels, KEPT: str(min(deadline, int(known)) if known.isdigit() else deadline)}
+
+
+def entry_of(backend: str, identity: str, labels: Mapping[str, str]) -> SandboxEntry:
+    """A sandbox of ours, by its labels."""
+    process, _, began = labels.get(PROCESS, "").partition("-")
+    same_world = labels.get(WORLD) == this_world()
+    deadline = labels.get(KEPT, "") or labels.get(DEADLINE, "")
+    return SandboxEntry(
+        backend=backend,
+        id=identity,
+        run=labels.get(RUN, ""),
+        owner=f"process {process}" + ("" if same_world else " elsewhere"),
+        owner_alive=owner.is_alive(process, began, same_world=same_world),
+        deadline=float(deadline) if deadline.isdigit() else None,
+        kept=KEPT in labels,
+        handle=dict(labels),
+    )
+
+
 def is_abandoned(labels: Mapping[str, str]) -> bool:
     """Whether the run that made it is known to be dead, or its time is over.
 
     A run of another machine cannot be looked at: its sandboxes are left alone until their deadline.
     """
-    deadline = labels.get(DEADLINE, "")
-    if deadline.isdigit() and int(deadline) < time.time():
-        return True
-    process, _, started = labels.get(PROCESS, "").partition("-")
-    return process.isdigit() and labels.get(WORLD) == this_world() and _started(int(process)) != started
+    return entry_of("", "", labels).abandoned
+
+
+def family_of(labels: Mapping[str, str]) -> str:
+    """The family of marks that the sandbox's commands bear."""
+    return labels.get(SANDBOX, "").rpartition("-")[2]
 
 
 def this_world() -> str:
     """One word for this machine, boot and process namespace: where process numbers mean something."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:  # no Linux: every owner is a stranger, and deadlines alone count
-        boot, namespace = "unknown", os.getpid()
-    return hashlib.sha256(f"{boot}/{namespace}".encode()).hexdigest()[:20]
-
-
-def _started(process: int) -> str:
-    """When a process began, in ticks since boot; empty where there is none, or a zombie."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+    return hashlib.sha256(owner.world().encode()).hexdigest()[:20]

@@ -41,12 +41,42 @@ class RunDirectory:
         for path in dead:
             _remove_run(path)
 
+    @property
+    def lock(self) -> int:
+        """Descriptor whose copies keep the run alive, wherever they are held."""
+        return self._lock
+
+    def leave(self) -> None:
+        """Leave the directory to those who hold copies of the lock. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def remove(self) -> None:
         """Remove the directory and all in it. Idempotent."""
         if self._lock >= 0:
             _remove_run(self.path)
             os.close(self._lock)
             self._lock = -1
+
+
+def reap() -> None:
+    """Remove what dead runs left, if any run ever was."""
+    base = _base()
+    with locked(base / ".lock"):
+        dead = _set_aside_dead_runs(base)
+    for path in dead:
+        _remove_run(path)
+
+
+def sandbox_directories() -> list[tuple[Path, bool]]:
+    """The directory of every sandbox of any run, and whether its run lives."""
+    found: list[tuple[Path, bool]] = []
+    for run in sorted(_base().iterdir()):
+        if run.is_dir() and not run.is_symlink():
+            alive = not run.name.startswith(_DEAD) and is_locked(run / _LOCK)
+            found += [(path, alive) for path in sorted(run.iterdir()) if path.is_dir()]
+    return found
 
 
 def _base() -> Path:
