@@ -29,6 +29,7 @@ _USAGE = """\
 usage: hermes-env ENVIRONMENT {serve,process,evaluate} [options]
        hermes-env list
        hermes-env show FILE [N]
+       hermes-env export {sft,dpo} SOURCE OUTPUT [options]
        hermes-env api [options]
 
 Evaluate agents, make training data, or roll out for a trainer.
@@ -37,11 +38,12 @@ Evaluate agents, make training data, or roll out for a trainer.
                or package.module:MyEnv
   list         list the built-in environments
   show         show the results in FILE, or its N-th record
+  export       write rollouts as rows for fine-tuning (sft) or preference training (dpo)
   api          run the trajectory API that 'serve' and trainers talk to (also: run-api)
 
 'hermes-env ENVIRONMENT evaluate --help' lists the options of a subcommand with their defaults.
 """
-_COMMANDS = ("list", "show", "api")
+_COMMANDS = ("list", "show", "export", "api")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,6 +85,10 @@ def _dispatch(argv: list[str]) -> int:
         from environments.results.show import main as show
 
         return int(show(rest))
+    if command == "export":
+        from environments.exports.main import main as export
+
+        return export(rest)
     if command == "api":
         from environments.trajectory_api.main import main as api
 

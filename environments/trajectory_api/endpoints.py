@@ -23,7 +23,7 @@ from environments.trajectory_api.bodies import decode_body, too_large
 from environments.trajectory_api.messages import EnvIdentifier, RegisterEnv, Registration
 from environments.trajectory_api.metrics import render
 from environments.trajectory_api.refusals import Refused
-from environments.trajectory_api.replies import BatchReply, negotiate
+from environments.trajectory_api.replies import GroupsReply, negotiate
 from environments.trajectory_api.service import Service
 from environments.trajectory_api.wire import parse, read_group, read_groups
 
@@ -40,6 +40,9 @@ _PATIENCE = 8
 
 _READERS = 2
 """Groups that are checked at the same time; a large one takes many times its size while it is."""
+
+_MOST_GROUPS = 64
+"""Groups in one reply to ``/groups``."""
 
 _NOT_REGISTERED = {
     "status": "error",
@@ -111,15 +114,17 @@ class Endpoints:
         )
         if batch is None:
             return JSONResponse({"batch": None})
-        client = request.client.host if request.client else None
 
         async def sent(whole: bool) -> None:
             await self.service.delivered(namespace, batch, whole=whole)
 
-        return BatchReply(  # type: ignore[return-value]  # any ASGI application may be returned
-            batch,
+        return GroupsReply(  # type: ignore[return-value]  # any ASGI application may be returned
+            "batch",
+            [group.id for group in batch.groups],
             self.service.payload,
-            encoding=negotiate(request.headers.get("accept-encoding", ""), client),
+            {"batch_id": batch.id, "step": batch.step},
+            encoding=_encoding(request),
+            headers={"X-Batch-Id": str(batch.id)},
             sent=sent,
         )
 
@@ -156,6 +161,20 @@ class Endpoints:
         return PlainTextResponse("Reset successful")
 
     # Everybody.
+
+    async def groups(self, request: Request) -> Response:
+        namespace = _namespace(request)
+        after, limit = _number(request, "after") or 0, _number(request, "limit") or _MOST_GROUPS
+        if limit < 1:
+            raise Refused("limit", "at least 1 is needed")
+        ids = await self.service.stored_groups(namespace, after, min(limit, _MOST_GROUPS))
+        return GroupsReply(  # type: ignore[return-value]  # any ASGI application may be returned
+            "groups",
+            ids,
+            self.service.payload_if_stored,
+            {"last": max(ids, default=after), "run_id": self.service.job(namespace).run_id},
+            encoding=_encoding(request),
+        )
 
     async def wandb_info(self, request: Request) -> Response:
         registration = self.service.job(_namespace(request)).registration
@@ -311,6 +330,11 @@ class Endpoints:
         if size > limit:
             raise too_large(limit)
         return b"".join(parts)
+
+
+def _encoding(request: Request) -> Any:
+    client = request.client.host if request.client else None
+    return negotiate(request.headers.get("accept-encoding", ""), client)
 
 
 def _namespace(request: Request) -> str:

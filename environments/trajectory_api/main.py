@@ -60,6 +60,11 @@ def parser() -> argparse.ArgumentParser:
         help="time without a call after which an environment no longer counts (default: %(default)s)",
     )
     options.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep groups when the trainer is done with them, for GET /groups and 'hermes-env export'",
+    )
+    options.add_argument(
         "--durable", action="store_true", help="survive loss of power, not only of the process; slower"
     )
     options.add_argument("--reload", action="store_true", help=argparse.SUPPRESS)
@@ -91,7 +96,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     token = _token(arguments)
     if not token and not _is_loopback(arguments.host):
         logger.warning("%s is open to the network and no token is set (%s)", arguments.host, TOKEN_VARIABLE)
-    limits = Limits(body=arguments.max_body_mb << 20, queue=arguments.max_queue, lease=arguments.lease)
+    limits = Limits(
+        body=arguments.max_body_mb << 20,
+        queue=arguments.max_queue,
+        lease=arguments.lease,
+        keep=arguments.keep,
+    )
     store = Store(arguments.data, durable=arguments.durable)
     try:
         service = Service(store, limits)

@@ -12,6 +12,7 @@ ENDPOINTS = (
     ("POST", "/batch/acknowledge", "acknowledge", "A consumer has safely taken a batch over."),
     ("GET", "/batches", "batches", "Batches that are out or whose sending was cut off."),
     ("POST", "/batches/requeue", "requeue", "Let a batch be handed out once more."),
+    ("GET", "/groups", "groups", "Stored groups, read along. Options: after, limit. Changes nothing."),
     ("GET", "/wandb_info", "wandb_info", "Project and group of the run in W&B."),
     ("GET", "/info", "info", "Batch size and longest sequence."),
     ("GET", "/status", "status", "Step, and groups that wait."),

@@ -1,19 +1,19 @@
-"""Replies that are streamed: a batch goes from the disk to the socket, one group at a time."""
+"""Replies that are streamed: groups go from the disk to the socket, one group at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from environments.trajectory_api.bodies import zstd_module
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
-
-    from environments.trajectory_api.job import Batch
 
 _CHUNK = 1 << 18
 
@@ -65,19 +65,24 @@ def _is_local(client: str | None) -> bool:
         return False
 
 
-class BatchReply:
-    """An ASGI response with the groups of a batch. ``sent`` learns whether all of it went out."""
+Payload = Callable[[int], Awaitable[bytes | None]]
+"""JSON text of a group by its number; None leaves the group out."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        payload: Callable[[int], Awaitable[bytes]],
-        *,
-        encoding: tuple[str, Encoder] | None,
-        sent: Callable[[bool], Awaitable[None]],
-    ) -> None:
-        self.batch, self.payload, self.sent = batch, payload, sent
-        self.encoding = encoding
+
+@dataclass(slots=True)
+class GroupsReply:
+    """An ASGI response with groups. ``sent`` learns whether all of it went out.
+
+    The body is an object with the list under ``name``, followed by ``fields``.
+    """
+
+    name: str
+    groups: Sequence[int]
+    payload: Payload
+    fields: dict[str, Any]
+    encoding: tuple[str, Encoder] | None
+    headers: dict[str, str] = field(default_factory=dict)
+    sent: Callable[[bool], Awaitable[None]] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it. A client that is gone is noticed at the end at the latest."""
@@ -94,13 +99,14 @@ class BatchReply:
             gone.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            await self.sent(whole)
+            if self.sent is not None:
+                await self.sent(whole)
 
     async def _start(self, send: Send) -> None:
         headers: list[tuple[bytes, bytes]] = [
             (b"content-type", b"application/json"),
             (b"vary", b"Accept-Encoding"),
-            (b"x-batch-id", str(self.batch.id).encode()),
+            *((name.lower().encode(), value.encode()) for name, value in self.headers.items()),
         ]
         if self.encoding is not None:
             headers.append((b"content-encoding", self.encoding[0].encode()))
@@ -120,20 +126,21 @@ class BatchReply:
 
     async def _text(self) -> AsyncIterator[bytes]:
         """JSON of the reply; the next group is read while this one is sent."""
-        yield b'{"batch":['
-        ids = [group.id for group in self.batch.groups]
-        ahead: asyncio.Future[bytes] | None = None
+        yield f'{{"{self.name}":['.encode()
+        ahead: asyncio.Future[bytes | None] | None = None
+        separator = b""
         try:
-            for number, group_id in enumerate(ids):
+            for number, group_id in enumerate(self.groups):
                 text = await (ahead or self.payload(group_id))
-                following = ids[number + 1 : number + 2]
+                following = self.groups[number + 1 : number + 2]
                 ahead = asyncio.ensure_future(self.payload(following[0])) if following else None
-                yield (b"," if number else b"") + text
+                if text is not None:
+                    yield separator + text
+                    separator = b","
         finally:
             if ahead is not None:
                 ahead.cancel()
-        fields = f'],"batch_id":{self.batch.id},"step":{self.batch.step}}}'
-        yield fields.encode()
+        yield b"]," + json.dumps(self.fields).encode()[1:]
 
 
 def refusal_headers(status: int) -> dict[str, Any]:

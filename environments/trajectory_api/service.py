@@ -32,6 +32,8 @@ class Limits:
     queue: int = 4096
     """Waiting groups at which clients that understand it are asked to wait (429)."""
     lease: float = LEASE
+    keep: bool = False
+    """Whether groups stay stored, for ``/groups``, when the trainer is done with them."""
 
 
 @dataclass
@@ -116,7 +118,7 @@ class Service:
                 job.finish(one)
             if not (new or stale or done or not before[0]):
                 return batch
-            steps = [writes.finish_batch(job.run_id, b.id, [g.id for g in b.groups]) for b in done]
+            steps = [self._finish(job, one) for one in done]
             steps += [
                 writes.drop_groups(group.id for group in stale),
                 writes.put_run(namespace, job.run_id, job.snapshot()),
@@ -144,10 +146,13 @@ class Service:
         if batch_id not in job.batches and 0 < batch_id < job.next_batch_id:
             return  # acknowledged before; the reply was lost
         batch = job.batch(batch_id)
-        await self.store.write(
-            writes.finish_batch(job.run_id, batch.id, [group.id for group in batch.groups])
-        )
+        await self.store.write(self._finish(job, batch))
         job.finish(batch)
+
+    def _finish(self, job: Job, batch: Batch) -> writes.Write:
+        return writes.finish_batch(
+            job.run_id, batch.id, [group.id for group in batch.groups], keep=self.limits.keep
+        )
 
     async def delivered(self, namespace: str, batch: Batch, *, whole: bool) -> None:
         """A batch has been sent, to the end or not."""
@@ -217,6 +222,19 @@ class Service:
     async def payload(self, group_id: int) -> bytes:
         """JSON text of a group."""
         return await asyncio.to_thread(self.store.payload, group_id)
+
+    async def payload_if_stored(self, group_id: int) -> bytes | None:
+        """JSON text of a group with its number, None where the trainer has finished it meanwhile."""
+        try:
+            text = await self.payload(group_id)
+        except StoreError:
+            return None
+        return text[:-1] + b',"group_id":%d}' % group_id
+
+    async def stored_groups(self, namespace: str, after: int, limit: int) -> list[int]:
+        """Numbers of the current run's groups that are stored, from the first above ``after``."""
+        run_id = self.job(namespace).run_id
+        return await asyncio.to_thread(self.store.group_numbers, run_id, after, limit)
 
 
 def _group(row: tuple[Any, ...]) -> Group:

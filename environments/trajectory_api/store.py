@@ -145,16 +145,27 @@ class Store:
 
     def payload(self, group_id: int) -> bytes:
         """The stored JSON text of a group. Blocks; for a worker thread. Raises ``StoreError``."""
+        row = self._reader().execute("SELECT data FROM payloads WHERE group_id=?", (group_id,)).fetchone()
+        if row is None:
+            raise StoreError(f"group {group_id} is no longer stored")
+        return bytes(row[0])
+
+    def group_numbers(self, run_id: str, after: int, limit: int) -> list[int]:
+        """Numbers of a run's stored groups above ``after``, oldest first. Blocks, as ``payload`` does."""
+        rows = self._reader().execute(
+            "SELECT id FROM groups WHERE run_id=? AND id>? ORDER BY id LIMIT ?", (run_id, after, limit)
+        )
+        return [number for (number,) in rows]
+
+    def _reader(self) -> sqlite3.Connection:
+        """This thread's own connection for reading."""
         connection: sqlite3.Connection | None = getattr(self._readers, "connection", None)
         if connection is None:
             connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
             connection.execute("PRAGMA cache_size=-256")
             self._readers.connection = connection
             self._opened.append(connection)
-        row = connection.execute("SELECT data FROM payloads WHERE group_id=?", (group_id,)).fetchone()
-        if row is None:
-            raise StoreError(f"group {group_id} is no longer stored")
-        return bytes(row[0])
+        return connection
 
     def load(self) -> list[tuple[str, str, dict[str, Any]]]:
         """Namespace, run id and snapshot of each current run."""
@@ -273,9 +284,9 @@ def set_batch_state(run_id: str, batch_id: int, state: str) -> Write:
     return write
 
 
-def finish_batch(run_id: str, batch_id: int, groups: Iterable[int]) -> Write:
-    """Delete a batch that the trainer is done with, and its groups."""
-    return _together(_delete_batch(run_id, batch_id), drop_groups(groups))
+def finish_batch(run_id: str, batch_id: int, groups: Iterable[int], *, keep: bool = False) -> Write:
+    """Delete a batch that the trainer is done with; with its groups, unless they are kept for readers."""
+    return _together(_delete_batch(run_id, batch_id), _retire(groups) if keep else drop_groups(groups))
 
 
 def requeue_batch(run_id: str, batch_id: int, groups: Iterable[int]) -> Write:
@@ -308,6 +319,15 @@ def _together(*writes: Write) -> Write:
     def write(connection: sqlite3.Connection) -> None:
         for one in writes:
             one(connection)
+
+    return write
+
+
+def _retire(groups: Iterable[int]) -> Write:
+    ids = [(group,) for group in groups]
+
+    def write(connection: sqlite3.Connection) -> None:
+        connection.executemany("UPDATE groups SET state='finished', batch_id=NULL WHERE id=?", ids)
 
     return write
 

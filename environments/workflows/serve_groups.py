@@ -51,6 +51,7 @@ class Groups:
         """Back-off after failures: no group is begun before this time (monotonic)."""
         self._begun_at: dict[str, int] = {}
         self._failed_in_a_row = 0
+        self._schemas: dict[str, Any] = {}
         self._file: GroupFile | None = None
 
     def write_to(self, path: Path) -> None:
@@ -161,6 +162,7 @@ class Groups:
                 max_token_length=training.max_token_length,
                 generation_params=self._generation_parameters(),
                 policy_version=step,
+                tools=await asyncio.to_thread(self._tools, data),
             )
         except UserCodeError as error:
             return "environment_error", one_line(error)
@@ -176,6 +178,19 @@ class Groups:
         self._failed_in_a_row = 0
         self.sender.add(spooled)
         return None
+
+    def _tools(self, data: ScoredDataGroup) -> list[dict[str, Any]] | None:
+        """Tool schemas that a group was rolled out with."""
+        from environments.results.store import read_tools
+
+        store = self.run.store
+        metadata: Any = (data.get("metadata") or [{}])[0]
+        key = (metadata.get("provenance") or {}).get("tools_hash") if data.get("messages") else None
+        if not key or store is None:
+            return None
+        if key not in self._schemas:
+            self._schemas = read_tools(store.directory)
+        return self._schemas.get(key)
 
     def _write(self, key: str, draw: int, group: Outgoing) -> Spooled:
         from environments.results.durable import encode

@@ -25,6 +25,9 @@ _PER_ROW = (
     "distill_token_ids",
     "distill_logprobs",
 )
+_METADATA = ("item_id", "attempt", "branch", "ending", "outcome", "model", "turns")
+"""What goes with the messages of a row, for those who make data of them."""
+
 _PER_GROUP = ("generation_params", "group_overrides", "images")
 
 
@@ -45,11 +48,13 @@ def outgoing(
     max_token_length: int,
     generation_params: dict[str, Any] | None = None,
     policy_version: int | None = None,
+    tools: list[dict[str, Any]] | None = None,
 ) -> Outgoing | None:
     """The group as it is sent; None where no row is left.
 
     Rows longer than ``max_token_length`` (where it is positive) are left out. ``policy_version`` is the
-    fallback where the sequences do not say which version sampled them. Raises ``UserCodeError`` where
+    fallback where the sequences do not say which version sampled them. Messages, where they are sent, go
+    with the ``tools`` that the model was given and a word about each row. Raises ``UserCodeError`` where
     the lengths of the group's own columns contradict each other.
     """
     check_lengths(group)
@@ -73,6 +78,9 @@ def outgoing(
     for name in _PER_GROUP:
         body[name] = group.get(name)
     body["generation_params"] = body["generation_params"] or generation_params
+    if body["messages"]:
+        body["tools"] = tools
+        body["metadata"] = [_row_metadata(group, i) for i in rows]
     members = len(rows)
     if names is not None and rollout_ids:
         body["rollout_ids"] = [names[i] for i in rows]
@@ -109,6 +117,12 @@ def _rollouts(group: ScoredDataGroup) -> list[str] | None:
     if len(names) != len(group["tokens"]) or not all(isinstance(name, str) for name in names):
         return None
     return [str(name) for name in names]
+
+
+def _row_metadata(group: ScoredDataGroup, row: int) -> dict[str, Any]:
+    metadata = group.get("metadata") or []
+    entry = metadata[row] if row < len(metadata) else {}
+    return {name: entry[name] for name in _METADATA if name in entry}
 
 
 def _main_branches(group: ScoredDataGroup, rows: list[int], names: list[str]) -> list[int]:
