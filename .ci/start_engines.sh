@@ -8,6 +8,8 @@ work=$(realpath -m "$1")
 mkdir -p "$work"
 exec 3>&1 1>&2
 export DEBIAN_FRONTEND=noninteractive
+exec 9>"$work/.lock" # two at a time would write the same files
+flock 9
 # shellcheck source=/dev/null
 . /etc/os-release
 apt-get update -qq
@@ -48,7 +50,7 @@ start_docker() {
   if ! answers "$socket"; then
     rm -f "$work/docker.pid"
     nohup dockerd --data-root "$work/docker" --exec-root "$work/docker-exec" -H "unix://$socket" \
-      -p "$work/docker.pid" >"$work/dockerd.log" 2>&1 3>&- </dev/null &
+      -p "$work/docker.pid" >"$work/dockerd.log" 2>&1 3>&- 9>&- </dev/null &
     wait_for "$socket"
   fi
   import_images docker -H "unix://$socket"
@@ -67,7 +69,7 @@ runtime = "runc"
 C
   if ! answers "$socket"; then
     CONTAINERS_CONF=$work/containers.conf nohup podman system service --time=0 "unix://$socket" \
-      >"$work/podman.log" 2>&1 3>&- </dev/null &
+      >"$work/podman.log" 2>&1 3>&- 9>&- </dev/null &
     wait_for "$socket"
   fi
   import_images docker -H "unix://$socket"
@@ -98,7 +100,7 @@ C
   # A user of its own: root's start-up files may cost more than the commands.
   id sbx >/dev/null 2>&1 || useradd -m -s /bin/sh -p '*' sbx
   if ! kill -0 "$(cat "$directory/sshd.pid" 2>/dev/null || echo 0)" 2>/dev/null || [ ! -s "$directory/sshd.pid" ]; then
-    /usr/sbin/sshd -E "$directory/sshd.log" -f "$directory/sshd_config" 3>&-
+    /usr/sbin/sshd -E "$directory/sshd.log" -f "$directory/sshd_config" 3>&- 9>&-
   fi
   echo "[127.0.0.1]:22022 $(cut -d' ' -f1,2 "$directory/host.pub")" >"$directory/known_hosts"
   echo "export HERMES_TEST_SSH='sbx@127.0.0.1:22022?key=$directory/id&known_hosts=$directory/known_hosts'" >&3

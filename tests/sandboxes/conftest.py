@@ -33,6 +33,10 @@ class World:
     def __init__(self, rung: str) -> None:
         self.rung = rung
 
+    def spec(self, spec: SandboxSpec) -> SandboxSpec:
+        """What a sandbox of this world must be asked for, besides what a test wants."""
+        return spec
+
     @asynccontextmanager
     async def backend(self, **settings: object) -> AsyncIterator[LocalBackend]:
         config = HermesAgentEnvConfig(local_isolation=self.rung, **settings)
@@ -119,6 +123,12 @@ def isolated_world(request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture(params=ROOTED)
 def rooted_world(request: pytest.FixtureRequest) -> World:
+    return make_world(request.param)
+
+
+@pytest.fixture(params=ROOTED)
+def filtering_world(request: pytest.FixtureRequest) -> World:
+    """Those that can limit the network to a list of hosts."""
     return make_world(request.param)
 
 

@@ -247,7 +247,6 @@ async def _ignoring_loss(sandbox: LocalSandbox, command: str) -> None:
     "spec",
     [
         SandboxSpec(image="debian:12"),
-        SandboxSpec(network=NetworkPolicy("allow-list", ("pypi.org",))),
         SandboxSpec(resources=Resources(gpus=1)),
     ],
 )

@@ -29,9 +29,9 @@ from environments.sandboxes.docker.images import Image, Images
 from environments.sandboxes.docker.ownership import RUN, is_abandoned
 from environments.sandboxes.docker.request import Limits, container_body, limits_of
 from environments.sandboxes.docker.sandbox import DockerSandbox, resolve
-
 from environments.sandboxes.docker.way_out import open_way_out
 from environments.sandboxes.egress import egress
+
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
 
@@ -137,10 +137,14 @@ class DockerBackend(Backend):
     ) -> DockerSandbox:
         guard = Guard(self._engine, container.id, limits.processes, SCRATCH)
         commands = Commands(self._engine, container, guard)
+        proxy = None
         try:
+            proxy = await open_way_out(container, spec.network)
             home, directory = await self._look_around(container, commands, guard, spec, image)
         except BaseException:
             await commands.close()
+            if proxy is not None:
+                await proxy.close()
             raise
         info = SandboxInfo(
             backend=self.name,
@@ -162,14 +166,10 @@ class DockerBackend(Backend):
     async def _look_around(
         self, container: Container, commands: Commands, guard: Guard, spec: SandboxSpec, image: Image
     ) -> tuple[str, str]:
-        proxy = None
         """Home and working directory of the default user; both exist afterwards, and so does scratch."""
-            proxy = await open_way_out(container, spec.network)
         try:
             _, probe = await asyncio.gather(guard.start(), commands.program(scripts.PROBE))
         except (NotStarted, TimeoutError) as error:
-            if proxy is not None:
-                await proxy.close()
             raise NotSupported(
                 f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh and sleep: {error}"
             ) from error

@@ -73,7 +73,7 @@ def container_body(
     """Body of ``POST /containers/create``. The image keeps its user, directory and environment."""
     environment = {**egress.variables(spec.network), **spec.environment}
     host: dict[str, Any] = {
-        "NetworkMode": "none" if spec.network.mode == "none" else "default",
+        "NetworkMode": "default" if spec.network.mode == "public" else "none",
         "Memory": limits.memory_mb << 20,
         "MemorySwap": limits.memory_mb << 20,
         "PidsLimit": limits.processes,
@@ -90,11 +90,7 @@ def container_body(
         "Entrypoint": init_command(max(1, int(spec.lifetime))),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in environment.items()],
-        "Labels": {
-            **spec.labels,
-            **labels_for(run_id, sandbox_id, spec.lifetime),
-            DIRECTORY: spec.working_directory or "",
-        },
+        "Labels": {**spec.labels, **labels_for(run_id, sandbox_id, spec.lifetime)},
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host,
     }

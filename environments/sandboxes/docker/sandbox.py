@@ -16,8 +16,8 @@ from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.process import DockerProcess
 from environments.sandboxes.docker.scripts import COMMAND, SPAWN, shell_command
-
 from environments.sandboxes.egress.proxy import FilteringProxy
+
 _LONGEST_ARGUMENT = 100_000
 """The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
 
@@ -44,18 +44,18 @@ class DockerSandbox(Sandbox):
         directory: str,
         scratch: str,
         on_close: Callable[[str], None],
-    ) -> None:
         proxy: FilteringProxy | None = None,
-        self.info = info
+    ) -> None:
         """``proxy`` is its only way out, where it has one."""
+        self.info = info
         self.home = home
         self.working_directory = directory
         self.scratch = scratch
         self._container = container
         self._commands = commands
         self._on_close = on_close
-        self._numbers = itertools.count(1)
         self._proxy = proxy
+        self._numbers = itertools.count(1)
         self._closing: asyncio.Future[None] | None = None
 
     async def exec(
@@ -149,6 +149,8 @@ class DockerSandbox(Sandbox):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._proxy is not None:
+            await self._proxy.close()
         await self._container.remove()
         await self._commands.close()
         self._on_close(self.id)
@@ -164,11 +166,6 @@ class DockerSandbox(Sandbox):
 
     async def _argv(self, program: str, command: Command, cwd: str | None, *, merge: bool) -> Sequence[str]:
         directory = self._resolve(cwd or ".") if cwd else self.working_directory
-        await self._let_go()
-
-    async def _let_go(self) -> None:
-        if self._proxy is not None:
-            await self._proxy.close()
         streams = "merge" if merge else "apart"
         if not isinstance(command, str):
             if not command:

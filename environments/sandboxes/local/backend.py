@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from environments.errors import NotSupported, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
+from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
 from environments.sandboxes.egress import egress
-from environments.sandboxes.local import rungs, visiting
+from environments.sandboxes.local import rungs
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.run_directory import RunDirectory
 from environments.sandboxes.local.sandbox import LocalSandbox
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _DEFAULT_MEMORY_MB = 4096
 _DEFAULT_PROCESSES = 512
 
-LEAST_SPACE = 1 << 20
 _OWN_NETWORK = ("namespaces", "bubblewrap")
 """Isolations whose sandboxes have a network namespace."""
 
+LEAST_SPACE = 1 << 20
 """Free bytes below which writing a small file may fail through no doing of who writes it."""
 
 
@@ -85,11 +85,11 @@ class LocalBackend(Backend):
         """Make one sandbox. ``NotSupported`` where ``spec`` asks for what this backend lacks."""
         _refuse_unsupported(spec)
         await self.check()
+        if spec.network.mode == "allow-list" and self.isolation not in _OWN_NETWORK:
+            raise NotSupported(f"the isolation {self.isolation} cannot limit the network to a list of hosts")
         async with self._creating:
             sandbox = await self._build(self.isolation, spec)
         self._live = {other for other in self._live if not other.released} | {sandbox}
-        if spec.network.mode == "allow-list" and self.isolation not in _OWN_NETWORK:
-            raise NotSupported(f"the isolation {self.isolation} cannot limit the network to a list of hosts")
         return sandbox
 
     def trouble(self) -> str | None:
@@ -151,6 +151,7 @@ class LocalBackend(Backend):
             "processes": spec.resources.processes or self._config.sandbox_processes or _DEFAULT_PROCESSES,
             "cpus": spec.resources.cpus,
             "network": spec.network.mode == "public",
+            "proxy_port": egress.PORT if spec.network.mode == "allow-list" else None,
             "lifetime": spec.lifetime,
             "bubblewrap": self._bubblewrap,
             "environment": {**egress.variables(spec.network), **spec.environment},
@@ -177,7 +178,6 @@ class LocalBackend(Backend):
 
 
 def _refuse_unsupported(spec: SandboxSpec) -> None:
-            "proxy_port": egress.PORT if spec.network.mode == "allow-list" else None,
     if spec.image is not None:
         raise NotSupported(f"the local backend runs no images, and the task needs {spec.image!r}")
     egress.check(spec.network)

@@ -29,8 +29,7 @@ _END_PATIENCE = 20.0
 class Guard:
     """One guardian process. Made by ``start``; ``close`` must be called."""
 
-    def __init__(self, settings: dict[str, Any], lock: Callable[[], tuple[int, ...]] = tuple) -> None:
-        """``lock``: descriptors that must stay open as long as the guardian lives, if it outlives us."""
+    def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._orders, self._their_orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -38,9 +37,9 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._last_words = os.memfd_create("stderr", os.MFD_CLOEXEC)
         self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._waiting: dict[int, asyncio.Future[int]] = {}
         self.listener: socket.socket | None = None
         """A socket that listens inside the sandbox, if one was asked for; whoever serves it takes it."""
+        self._waiting: dict[int, asyncio.Future[int]] = {}
         self._number = 0
         self._closing = False
         self._reason = ""
@@ -67,15 +66,14 @@ class Guard:
         except TimeoutError:
             raise SandboxError(f"a local sandbox did not start within {_START_PATIENCE:.0f} s") from None
 
-    async def order(self, operation: str, descriptors: tuple[int, ...] = (), **details: Any) -> int:
+    async def order(self, operation: str, **details: Any) -> int:
         """Have the guardian do something; returns how many processes it could not kill."""
         self._number += 1
         number = self._number
         answer: asyncio.Future[int] = self._loop.create_future()
         self._waiting[number] = answer
         try:
-            order = {"op": operation, "id": number, **details}
-            wire.send(self._orders, order, descriptors=descriptors)
+            wire.send(self._orders, {"op": operation, "id": number, **details})
             async with asyncio.timeout(_ORDER_PATIENCE):
                 return await answer
         except TimeoutError:
@@ -106,19 +104,18 @@ class Guard:
     async def close(self) -> None:
         """End the sandbox and everything in it. Idempotent; safe to cancel, the end comes anyway."""
         self._closing = True
+        if self.listener is not None:
+            self.listener.close()
         self._shut(self._orders)
         self._shut(self.requests)
         await self._wait_for_end(_END_PATIENCE)
-        if self.listener is not None:
-            self.listener.close()
         if not self.ended.is_set() and self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             await self._wait_for_end(_END_PATIENCE)
             await asyncio.to_thread(remove_tree, self._settings["directory"])
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        sockets = (self._their_orders, self._their_requests, self.requests)
-        descriptors = tuple(sock.fileno() for sock in sockets)
+        descriptors = (self._their_orders.fileno(), self._their_requests.fileno())
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, _HERE, *map(str, descriptors)],
@@ -155,6 +152,9 @@ class Guard:
             self._loop.remove_reader(self._orders)
             return
         header = message.header
+        if "ready" in header and len(message.descriptors) == 1:
+            self.listener = socket.socket(fileno=message.descriptors.pop())
+        wire.close_all(message.descriptors)
         if "ended" in header:
             self._reason = header["ended"]
         elif "done" in header:
@@ -176,9 +176,6 @@ class Guard:
         self.requests.close()
         self.ended.set()
         if not self._ready.done():
-        if "ready" in header and len(message.descriptors) == 1:
-            self.listener = socket.socket(fileno=message.descriptors.pop())
-        wire.close_all(message.descriptors)
             words = self._read_last_words()
             self._ready.set_exception(
                 SandboxError(f"a local sandbox cannot be started: {words or 'it was killed'}")

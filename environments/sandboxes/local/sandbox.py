@@ -259,6 +259,8 @@ class LocalSandbox(Sandbox):
         return await self._init.ask(request, body, descriptors)
 
     async def _close(self) -> None:
+        if self._proxy is not None:
+            await self._proxy.close()
         await self._guard.close()
         self._end()
 
@@ -277,8 +279,6 @@ def _result(message: wire.Message | None, duration: float, timed_out: bool) -> E
             124 if timed_out else _KILLED, b"", b"", duration, timed_out, None if timed_out else 9
         )
     wire.close_all(message.descriptors)
-        if self._proxy is not None:
-            await self._proxy.close()
     header, body = message.header, message.body
     if "errno" in header:
         text = f"cannot start a process: {header.get('text')}\n".encode()

@@ -36,3 +36,8 @@ def isolated_world(world: EngineWorld) -> EngineWorld:
 @pytest.fixture
 def rooted_world(world: EngineWorld) -> EngineWorld:
     return world
+
+
+@pytest.fixture
+def filtering_world(world: EngineWorld) -> EngineWorld:
+    return world

@@ -39,3 +39,8 @@ def isolated_world() -> RealWorld:
 @pytest.fixture
 def rooted_world(world: RealWorld) -> RealWorld:
     return world
+
+
+@pytest.fixture
+def filtering_world() -> RealWorld:
+    return pytest.skip("the server of this test filters no network")

@@ -34,3 +34,8 @@ def isolated_world(world: RealWorld) -> RealWorld:
 @pytest.fixture
 def rooted_world(world: RealWorld) -> RealWorld:
     return world
+
+
+@pytest.fixture
+def filtering_world(world: RealWorld) -> RealWorld:
+    return world

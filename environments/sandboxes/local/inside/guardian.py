@@ -13,8 +13,8 @@ import select
 import signal
 import socket
 import time
-from typing import Any
 from collections.abc import Iterable
+from typing import Any
 
 from . import cgroups, identity, kernel, processes, root_view, wire
 from .directories import remove_tree
@@ -126,6 +126,8 @@ class Guardian:
             wire.send(self._orders, header, descriptors=tuple(attached))
         except OSError:  # it is gone or no longer listens; we end all the same
             return
+        finally:
+            wire.close_all(attached)
 
     def _prepare_self(self) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
@@ -200,18 +202,7 @@ class Guardian:
             left = self._kill_job(f"job-{message.header['job']}")
         elif message.header["op"] == "kill_all":
             left = processes.kill_below(self._init)
-        elif operation == "keep":
-            self._kept, self._deadline = True, time.monotonic() + message.header["seconds"]
-            self._locks += message.descriptors  # held as long as we live
-        elif operation == "end":
-            self._removed = True
-        answer = {"done": message.header["id"], "left": left}
-        if operation == "join":
-            answer |= self._description()
-        try:
-            wire.send(orders, answer, descriptors=(self._requests,) if operation == "join" else ())
-        except OSError:  # it is gone or no longer listens
-            return False
+        self.tell({"done": message.header["id"], "left": left})
         return True
 
     def _kill_job(self, name: str) -> int:

@@ -55,7 +55,7 @@ def launch(
 
 def _converse(
     ours: socket.socket, settings: Settings, groups: ControlGroups, uid: int | None, child: int
-) -> tuple[int, list[str]]:
+) -> tuple[int, list[str], list[int]]:
     init_pid = child
     groups.add(child)
     wire.send(ours, {"go": True})
