@@ -120,6 +120,7 @@ class DaytonaServer:
                 web.get("/api/sandbox", self._list),
                 web.get("/api/sandbox/{id}", self._get),
                 web.delete("/api/sandbox/{id}", self._delete),
+                web.put("/api/sandbox/{id}/labels", self._set_labels),
                 web.post(f"{toolbox}/execute", self._execute),
                 web.get(f"{toolbox}/pty/create-connect", self._terminal),
                 web.delete(f"{toolbox}/pty/{{session}}", self._kill_terminal),
@@ -242,6 +243,11 @@ class DaytonaServer:
         record = self._record(request)
         await self._end(record, "destroyed")
         return web.json_response(self._described(record))
+
+    async def _set_labels(self, request: web.Request) -> web.Response:
+        record = self._record(request)
+        record.request["labels"] = (await request.json())["labels"]
+        return web.json_response({"labels": record.labels})
 
     # -- inside of them -------------------------------------------------------------------------
 

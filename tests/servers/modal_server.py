@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from google.protobuf import empty_pb2
 from grpclib import GRPCError, Status
 from grpclib.const import Handler
 from grpclib.server import Server, Stream
@@ -306,6 +307,13 @@ class ModalServer:
         await stream.send_message(api_pb2.SandboxTagsGetResponse(tags=tags))
 
     SandboxTagsGetV2 = SandboxTagsGet
+
+    async def SandboxTagsSet(self, stream: Stream) -> None:
+        request = await stream.recv_message()
+        self._record(request.sandbox_id).tags = {tag.tag_name: tag.tag_value for tag in request.tags}
+        await stream.send_message(empty_pb2.Empty())
+
+    SandboxTagsSetV2 = SandboxTagsSet
 
     async def TaskGetCommandRouterAccess(self, stream: Stream) -> None:
         await stream.recv_message()

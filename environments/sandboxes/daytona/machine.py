@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
@@ -13,6 +13,7 @@ from environments.sandboxes.daytona import driver
 from environments.sandboxes.daytona.channel import CommandChannel, TerminalChannel
 from environments.sandboxes.daytona.connection import Connection
 from environments.sandboxes.daytona.sdk import status_of, text_of
+from environments.sandboxes.hosted import ownership
 from environments.sandboxes.hosted.end_mark import new_token
 from environments.sandboxes.hosted.killing import kill
 from environments.sandboxes.hosted.survey import place_of, survey
@@ -33,7 +34,15 @@ _ENDED_BY_ITSELF = {"stopped", "stopping", "error"}
 class DaytonaMachine(Machine):
     """Programs run in terminals; our own errands by Daytona's call for commands."""
 
-    def __init__(self, client: Any, sandbox: Any, lifetime: float, on_released: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: Any,
+        sandbox: Any,
+        labels: Mapping[str, str],
+        lifetime: float,
+        on_released: Callable[[], None],
+    ) -> None:
+        self._labels = labels
         self._client = client
         self._sandbox = sandbox
         self._deadline = time.monotonic() + lifetime
@@ -81,6 +90,22 @@ class DaytonaMachine(Machine):
         except SandboxError:
             return False
         return code == 0
+
+    async def keep(self, seconds: float) -> float:
+        """Mark it as kept. It ends at the deadline that it was made with, or at the next start after that."""
+        labels = ownership.kept_labels(self._labels, seconds)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._sandbox.set_labels(labels)
+        except Exception as error:  # the SDK's own and aiohttp's
+            raise await self._why(text_of(error)) from error
+        return float(labels[ownership.KEPT])
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        self._released = True
+        await asyncio.gather(*(connection.close() for connection in list(self._open)))
+        self._on_released()
 
     async def release(self) -> None:
         """Delete it. Where Daytona does not answer its lifetime, or the next run, ends it."""

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import os
 import secrets
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from environments.errors import NotSupported, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
-from environments.sandboxes.docker import files, scripts
+from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
+from environments.sandboxes.docker import files, ownership, scripts
 from environments.sandboxes.docker.address import find_address
 from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import (
@@ -26,8 +28,7 @@ from environments.sandboxes.docker.engine import Engine, EngineError
 from environments.sandboxes.docker.execution import NotStarted
 from environments.sandboxes.docker.guard import Guard
 from environments.sandboxes.docker.images import Image, Images
-from environments.sandboxes.docker.ownership import RUN, is_abandoned
-from environments.sandboxes.docker.request import Limits, container_body, limits_of
+from environments.sandboxes.docker.request import DEFAULT_PROCESSES, Limits, container_body, limits_of
 from environments.sandboxes.docker.sandbox import DockerSandbox, resolve
 from environments.sandboxes.docker.way_out import open_way_out
 from environments.sandboxes.egress import egress
@@ -76,14 +77,34 @@ class DockerBackend(Backend):
         if self._default_image is not None:
             await self._images.get(self._default_image)
 
-    async def reap(self) -> int:
-        """Remove containers whose run is dead or whose deadline is over; how many there were."""
-        found = await our_containers(self._engine)
-        abandoned = [entry["Id"] for entry in found if is_abandoned(entry.get("Labels") or {})]
-        if abandoned:
-            logger.info("removing %d containers that an earlier run left", len(abandoned))
-        await self._remove(abandoned)
-        return len(abandoned)
+    async def survey(self) -> list[SandboxEntry]:
+        """Every container of ours on this engine."""
+        return [ownership.entry_of(container) for container in await our_containers(self._engine)]
+
+    async def remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
+        """Remove containers of any run; those that are left."""
+        return await self._remove(entries)
+
+    async def attach(self, entry: SandboxEntry) -> DockerSandbox:
+        """Join a container that another process made."""
+        lifetime = (entry.deadline or time.time()) - time.time()
+        container = Container(self._engine, entry.handle, lifetime)
+        described = await container.inspect()
+        config = described["Config"]
+        spec = SandboxSpec(
+            image=config.get("Image"), working_directory=config["Labels"].get(ownership.DIRECTORY) or None
+        )
+        guard = Guard(self._engine, container.id, DEFAULT_PROCESSES, SCRATCH)
+        commands = Commands(self._engine, container, guard)
+        image = Image(described["Image"], None, config.get("User") or "", config.get("WorkingDir") or "")
+        try:
+            home, directory = await self._look_around(container, commands, guard, spec, image)
+        except BaseException:
+            await commands.close()
+            raise
+        network = described["HostConfig"].get("NetworkMode", "")
+        info = SandboxInfo(self.name, "container", "none" if network == "none" else "public", entry.id)
+        return DockerSandbox(container, commands, info, home, directory, SCRATCH, self._forget)
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """Make a container from the task's image, ready for commands."""
@@ -103,8 +124,9 @@ class DockerBackend(Backend):
         await self._images.close()
         try:
             await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))
-            left = await find_containers(self._engine, f"{RUN}={self._run_id}")
-            await self._remove([entry["Id"] for entry in left])
+            found = await find_containers(self._engine, f"{ownership.RUN}={self._run_id}")
+            entries = map(ownership.entry_of, found)
+            await self._remove([entry for entry in entries if not entry.kept])
         except EngineError as error:
             logger.warning("containers of this run may be left; the next run removes them: %s", error)
         finally:
@@ -119,7 +141,7 @@ class DockerBackend(Backend):
         body = container_body(
             spec, image, limits, self._run_id, identity, with_storage="storage" in self._engine_has
         )
-        name = f"hermes-{identity}"
+        name = f"{ownership.NAME}{identity}"
         try:
             container = await make_container(
                 self._engine, name, body, spec.lifetime, engine_has=self._engine_has
@@ -195,14 +217,20 @@ class DockerBackend(Backend):
     def _forget(self, name: str) -> None:
         self._sandboxes.pop(name, None)
 
-    async def _remove(self, identities: list[str]) -> None:
+    async def _remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
         turns = asyncio.Semaphore(_REMOVALS_AT_ONCE)
+        left: list[SandboxEntry] = []
 
-        async def remove(identity: str) -> None:
+        async def remove(entry: SandboxEntry) -> None:
             async with turns:
-                await remove_container(self._engine, identity)
+                try:
+                    await remove_container(self._engine, entry.handle)
+                except EngineError as error:
+                    logger.warning("the container %s cannot be removed: %s", entry.id, error)
+                    left.append(entry)
 
-        await asyncio.gather(*map(remove, identities))
+        await asyncio.gather(*map(remove, entries))
+        return left
 
 
 def _creation_error(error: EngineError, spec: SandboxSpec) -> SandboxError:

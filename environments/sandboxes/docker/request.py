@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from environments.sandboxes.base import SandboxSpec
 from environments.sandboxes.docker.images import Image
-from environments.sandboxes.docker.ownership import labels_for
+from environments.sandboxes.docker.ownership import DIRECTORY, labels_for
 from environments.sandboxes.docker.scripts import init_command
 from environments.sandboxes.egress import egress
 
@@ -90,7 +90,11 @@ def container_body(
         "Entrypoint": init_command(max(1, int(spec.lifetime))),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in environment.items()],
-        "Labels": {**spec.labels, **labels_for(run_id, sandbox_id, spec.lifetime)},
+        "Labels": {
+            **spec.labels,
+            **labels_for(run_id, sandbox_id, spec.lifetime),
+            DIRECTORY: spec.working_directory or "",
+        },
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host,
     }

@@ -14,6 +14,7 @@ from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResul
 from environments.sandboxes.docker import files, tar
 from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import Container
+from environments.sandboxes.docker.ownership import KEPT
 from environments.sandboxes.docker.process import DockerProcess
 from environments.sandboxes.docker.scripts import COMMAND, SPAWN, shell_command
 from environments.sandboxes.egress.proxy import FilteringProxy
@@ -148,10 +149,26 @@ class DockerSandbox(Sandbox):
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
+    async def keep(self, seconds: float) -> float:
+        """Mark the container by its name, which is all of it that can be changed, and let go of it."""
+        self._check_open()
+        await self._container.rename(f"{self.id}{KEPT}")
+        await self.detach()
+        return self._container.deadline
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._let_go())
+        await asyncio.shield(self._closing)
+
     async def _close(self) -> None:
+        await self._container.remove()
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         if self._proxy is not None:
             await self._proxy.close()
-        await self._container.remove()
         await self._commands.close()
         self._on_close(self.id)
 

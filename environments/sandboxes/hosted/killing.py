@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from environments.sandboxes.remote_shell import killing
 from environments.sandboxes.remote_shell.program import quote
-from environments.sandboxes.ssh import scripts
 
 
 def revoked_directory(scratch: str) -> str:
@@ -19,4 +19,4 @@ def kill(mark: str, scratch: str) -> bytes:
     """
     directory = quote(revoked_directory(scratch))
     note = f"mkdir -p {directory} && : >{directory}/{mark}".encode()
-    return b"{\n%s\n%s\n}" % (note, scripts.kill(mark))
+    return b"{\n%s\n%s\n}" % (note, killing.kill(mark))

@@ -18,6 +18,7 @@ RUN = "hermes-run"
 SANDBOX = "hermes-sandbox"
 WORLD = "hermes-world"
 PROCESS = "hermes-process"
+MADE = "hermes-made"
 DEADLINE = "hermes-deadline"
 KEPT = "hermes-kept"
 """Deadline of one that outlives its run."""
@@ -32,8 +33,15 @@ def labels_for(run_id: str, sandbox: str, lifetime: float) -> dict[str, str]:
         SANDBOX: sandbox,
         WORLD: this_world(),
         PROCESS: f"{os.getpid()}-{owner.started(os.getpid())}",
+        MADE: str(int(time.time())),
         DEADLINE: str(int(time.time() + lifetime)),
     }
+
+
+def labels_of_process(run_id: str) -> dict[str, str]:
+    """Labels that all sandboxes of a run in this process share."""
+    labels = labels_for(run_id, "", 0)
+    return {name: labels[name] for name in (RUN, WORLD, PROCESS)}
 
 
 def clean(text: str) -> str:
@@ -52,14 +60,14 @@ def entry_of(backend: str, identity: str, labels: Mapping[str, str]) -> SandboxE
     """A sandbox of ours, by its labels."""
     process, _, began = labels.get(PROCESS, "").partition("-")
     same_world = labels.get(WORLD) == this_world()
-    deadline = labels.get(KEPT, "") or labels.get(DEADLINE, "")
     return SandboxEntry(
         backend=backend,
         id=identity,
         run=labels.get(RUN, ""),
         owner=f"process {process}" + ("" if same_world else " elsewhere"),
         owner_alive=owner.is_alive(process, began, same_world=same_world),
-        deadline=float(deadline) if deadline.isdigit() else None,
+        created_at=_time(labels.get(MADE)),
+        deadline=_time(labels.get(KEPT) or labels.get(DEADLINE)),
         kept=KEPT in labels,
         handle=dict(labels),
     )
@@ -76,6 +84,10 @@ def is_abandoned(labels: Mapping[str, str]) -> bool:
 def family_of(labels: Mapping[str, str]) -> str:
     """The family of marks that the sandbox's commands bear."""
     return labels.get(SANDBOX, "").rpartition("-")[2]
+
+
+def _time(text: str | None) -> float | None:
+    return float(text) if text and text.isdigit() else None
 
 
 def this_world() -> str:

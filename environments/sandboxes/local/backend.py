@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from environments.errors import NotSupported, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.egress import egress
-from environments.sandboxes.local import rungs
+from environments.sandboxes.local import rungs, visiting
 from environments.sandboxes.local.guard import Guard
-from environments.sandboxes.local.run_directory import RunDirectory
+from environments.sandboxes.local.run_directory import RunDirectory, reap
 from environments.sandboxes.local.sandbox import LocalSandbox
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class LocalBackend(Backend):
         self._passed_over: list[str] = []
         self._bubblewrap: str | None = None
         self._live: set[LocalSandbox] = set()
+        self._kept = False
+        """Whether a sandbox of this run lives on."""
         self._closed = False
 
     @property
@@ -89,6 +92,7 @@ class LocalBackend(Backend):
             raise NotSupported(f"the isolation {self.isolation} cannot limit the network to a list of hosts")
         async with self._creating:
             sandbox = await self._build(self.isolation, spec)
+        self._kept = self._kept or any(other.kept for other in self._live)
         self._live = {other for other in self._live if not other.released} | {sandbox}
         return sandbox
 
@@ -107,11 +111,32 @@ class LocalBackend(Backend):
     async def close(self) -> None:
         """Release all sandboxes that still live, and the run's directory."""
         self._closed = True
-        await asyncio.gather(*(sandbox.close() for sandbox in self._live))
+        await asyncio.gather(*(sandbox.close() for sandbox in self._live if not sandbox.released))
+        self._kept = self._kept or any(other.kept for other in self._live)
         self._live.clear()
         if self._directory is not None:
-            await asyncio.to_thread(self._directory.remove)
+            leave = self._directory.leave if self._kept else self._directory.remove
+            await asyncio.to_thread(leave)
             self._directory = None
+
+    async def survey(self) -> list[SandboxEntry]:
+        """Every sandbox of this user on this machine."""
+        return await asyncio.to_thread(visiting.find)
+
+    async def remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
+        """End sandboxes of any run; those that are left."""
+        ended = await asyncio.gather(*(asyncio.to_thread(visiting.end, entry) for entry in entries))
+        return [entry for entry, gone in zip(entries, ended, strict=True) if not gone]
+
+    async def reap(self) -> list[SandboxEntry]:
+        """Remove what dead runs left, directories without a sandbox included."""
+        removed = await super().reap()
+        await asyncio.to_thread(reap)
+        return removed
+
+    async def attach(self, entry: SandboxEntry) -> LocalSandbox:
+        """Join a sandbox that another process made."""
+        return await visiting.join(entry)
 
     async def _probe(self, rung: str) -> None:
         sandbox = await self._build(rung, SandboxSpec(lifetime=60))
@@ -126,7 +151,8 @@ class LocalBackend(Backend):
         if self._closed or self._directory is None:
             raise SandboxError("the backend is closed")
         settings = self._settings(rung, spec)
-        guard = Guard(settings)
+        directory = self._directory
+        guard = Guard(settings, lambda: (directory.lock,))
         try:
             report = await guard.start()
         except BaseException:

@@ -21,7 +21,7 @@ class Conversation:
         self.released = False
         """Set when the rollout gives the sandbox back: from then on every use is an error."""
         self._guard = guard
-        self._number = 0
+        self._number = guard.first_number
         self._waiting: set[Answer] = set()
 
     def next_number(self) -> int:

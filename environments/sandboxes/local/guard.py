@@ -29,8 +29,10 @@ _END_PATIENCE = 20.0
 class Guard:
     """One guardian process. Made by ``start``; ``close`` must be called."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], lock: Callable[[], tuple[int, ...]] = tuple) -> None:
+        """``lock``: descriptors that must stay open as long as the guardian lives, if it outlives us."""
         self._settings = settings
+        self._lock = lock
         self._loop = asyncio.get_running_loop()
         self._orders, self._their_orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.requests, self._their_requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -46,6 +48,8 @@ class Guard:
         self._end_descriptor = -1
         self.on_end: Callable[[], object] = bool
         """Called once the guardian is gone, for whatever reason."""
+        self.first_number = 0
+        """Where the numbers of our jobs begin: others may have jobs in the same sandbox."""
         self.ended = asyncio.Event()
         """Set when the guardian's process is gone, and with it everything of the sandbox."""
 
@@ -66,14 +70,15 @@ class Guard:
         except TimeoutError:
             raise SandboxError(f"a local sandbox did not start within {_START_PATIENCE:.0f} s") from None
 
-    async def order(self, operation: str, **details: Any) -> int:
+    async def order(self, operation: str, descriptors: tuple[int, ...] = (), **details: Any) -> int:
         """Have the guardian do something; returns how many processes it could not kill."""
         self._number += 1
         number = self._number
         answer: asyncio.Future[int] = self._loop.create_future()
         self._waiting[number] = answer
         try:
-            wire.send(self._orders, {"op": operation, "id": number, **details})
+            order = {"op": operation, "id": number, **details}
+            wire.send(self._orders, order, descriptors=descriptors)
             async with asyncio.timeout(_ORDER_PATIENCE):
                 return await answer
         except TimeoutError:
@@ -114,8 +119,27 @@ class Guard:
             await self._wait_for_end(_END_PATIENCE)
             await asyncio.to_thread(remove_tree, self._settings["directory"])
 
+    async def keep(self, seconds: float) -> None:
+        """Have the guardian go on without us for so long, holding its run's lock."""
+        await self.order("keep", self._lock(), seconds=seconds)
+
+    def let_go(self) -> None:
+        """Leave the guardian alone: it goes on, and tells us nothing any more."""
+        self._closing = True
+        self._loop.remove_reader(self._orders)
+        if self._end_descriptor >= 0:
+            self._loop.remove_reader(self._end_descriptor)
+            os.close(self._end_descriptor)
+        self._orders.close()
+        self.requests.close()
+        if self._last_words >= 0:
+            os.close(self._last_words)
+            self._last_words = -1
+        self.ended.set()
+
     def _spawn(self) -> subprocess.Popen[bytes]:
-        descriptors = (self._their_orders.fileno(), self._their_requests.fileno())
+        sockets = (self._their_orders, self._their_requests, self.requests)
+        descriptors = tuple(sock.fileno() for sock in sockets)
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, _HERE, *map(str, descriptors)],
@@ -149,7 +173,7 @@ class Guard:
         except (OSError, wire.ProtocolError):
             message = None
         if message is None:
-            self._loop.remove_reader(self._orders)
+            self._hung_up()
             return
         header = message.header
         if "ready" in header and len(message.descriptors) == 1:
@@ -163,6 +187,9 @@ class Guard:
             self._ready.set_result(header)
         elif "error" in header and not self._ready.done():
             self._ready.set_exception(SandboxError(header["error"]))
+
+    def _hung_up(self) -> None:
+        self._loop.remove_reader(self._orders)
 
     def _end(self) -> None:
         self._loop.remove_reader(self._end_descriptor)

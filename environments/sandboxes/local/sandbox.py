@@ -55,6 +55,8 @@ class LocalSandbox(Sandbox):
         self._init = Conversation(guard)
         self._processes: builtins.list[LocalProcess] = []
         self._closing: asyncio.Future[None] | None = None
+        self.kept = False
+        """Whether it lives on without us."""
         guard.on_end = self._end
 
     @property
@@ -156,6 +158,22 @@ class LocalSandbox(Sandbox):
         if self._closing is None:
             self._init.released = True
             self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def keep(self, seconds: float) -> float:
+        """Have the guardian go on without us for so long."""
+        self._init.check_open()
+        await self._guard.keep(seconds)
+        self.kept = True
+        await self.detach()
+        return time.time() + seconds
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        self._init.released = True
+        self._guard.let_go()
+        self._end()
+        self._closing = self._closing or asyncio.ensure_future(asyncio.sleep(0))
         await asyncio.shield(self._closing)
 
     # -- files ----------------------------------------------------------------------------------

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from environments.errors import ConfigError, NotSupported, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.hosted import ownership
 from environments.sandboxes.hosted.creation import Creation
 from environments.sandboxes.hosted.network import sort_hosts
 from environments.sandboxes.hosted.survey import place_of, survey
 from environments.sandboxes.modal.images import Images
 from environments.sandboxes.modal.machine import ModalMachine
-from environments.sandboxes.modal.sdk import Modal, connect, creation_error, require_modal, text_of
+from environments.sandboxes.modal.sdk import Modal, connect, creation_error, kinds, require_modal, text_of
 from environments.sandboxes.remote_shell.program import new_family
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 
@@ -50,6 +51,7 @@ class ModalBackend(Backend):
         self._modal: Modal | None = None
         self._images: Images | None = None
         self._live: set[RemoteSandbox] = set()
+        self._reaped = False
         self._closed = False
 
     async def check(self) -> None:
@@ -63,14 +65,15 @@ class ModalBackend(Backend):
         """Make one sandbox. ``NotSupported`` where ``spec`` asks for what Modal lacks."""
         _refuse_unsupported(spec)
         modal = await self._connected()
-        family = new_family()
-        sandbox_id = f"{ownership.clean(self._run_id)[:40]}-{family}"
+        sandbox_id = f"{ownership.clean(self._run_id)[:40]}-{new_family()}"
         labels = ownership.labels_for(self._run_id, sandbox_id, spec.lifetime)
 
         async def make() -> RemoteSandbox:
             if self._closed:
                 raise SandboxError("the backend is closed")
-            return await self._make(modal, spec, family, labels)
+            sandbox = await self._make(modal, spec, labels)
+            self._live.add(sandbox)
+            return sandbox
 
         async def discard() -> None:
             await _terminate(modal, {ownership.SANDBOX: sandbox_id})
@@ -84,23 +87,54 @@ class ModalBackend(Backend):
         self._closed = True
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
         if self._modal is not None:
-            process = ownership.labels_for(self._run_id, "", 0)
-            wanted = (ownership.RUN, ownership.WORLD, ownership.PROCESS)
-            await _terminate(self._modal, {name: process[name] for name in wanted})
+            await _terminate(self._modal, ownership.labels_of_process(self._run_id))
+
+    async def survey(self) -> list[SandboxEntry]:
+        """Every sandbox of our app."""
+        modal = await self._logged_in()
+        try:
+            return [entry async for entry, _ in _found(modal, {})]
+        except Exception as error:  # the SDK's own and gRPC's
+            raise SandboxError(f"Modal does not list its sandboxes: {text_of(error)}") from error
+
+    async def remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
+        """Terminate sandboxes of any run; those that are left."""
+        modal = await self._logged_in()
+        ended = await asyncio.gather(*(_end(modal, entry) for entry in entries))
+        return [entry for entry, gone in zip(entries, ended, strict=True) if not gone]
+
+    async def reap(self) -> list[SandboxEntry]:
+        """End what dead runs of this machine left; for those of others nobody here can tell."""
+        return await _terminate(
+            await self._logged_in(), {ownership.WORLD: ownership.this_world()}, abandoned=True
+        )
+
+    async def attach(self, entry: SandboxEntry) -> RemoteSandbox:
+        """Join a sandbox that another process made."""
+        modal = await self._logged_in()
+        try:
+            made = await modal.sdk.Sandbox.from_id.aio(entry.id, client=modal.client)
+        except Exception as error:  # the SDK's own and gRPC's
+            raise SandboxError(f"the Modal sandbox {entry.id} cannot be joined: {text_of(error)}") from error
+        return await self._enter(made, SandboxSpec(), {}, entry.handle)
+
+    async def _logged_in(self) -> Modal:
+        async with self._connecting:
+            if self._modal is None:
+                self._modal = await connect()
+                self._images = Images(self._modal.sdk)
+            return self._modal
 
     async def _connected(self) -> Modal:
         """Log in, and end what dead runs of this machine left. Once."""
+        modal = await self._logged_in()
         async with self._connecting:
-            if self._modal is None:
-                modal = await connect()
-                self._images = Images(modal.sdk)
+            if not self._reaped:
                 await _terminate(modal, {ownership.WORLD: ownership.this_world()}, abandoned=True)
-                self._modal = modal
-            return self._modal
+                self._reaped = True
+        return modal
 
-    async def _make(
-        self, modal: Modal, spec: SandboxSpec, family: str, labels: dict[str, str]
-    ) -> RemoteSandbox:
+    async def _make(self, modal: Modal, spec: SandboxSpec, labels: dict[str, str]) -> RemoteSandbox:
         assert self._images is not None
         image = await self._images.get(spec.image)
         options = _options(modal, spec, self._config)
@@ -111,7 +145,13 @@ class ModalBackend(Backend):
             )
         except Exception as error:  # the SDK's own, gRPC's, and those of reading a build's files
             raise creation_error(error, spec.image) from error
-        machine = ModalMachine(made, lambda: self._live.discard(sandbox))
+        return await self._enter(made, spec, options, labels)
+
+    async def _enter(
+        self, made: Any, spec: SandboxSpec, options: dict[str, Any], labels: Mapping[str, str]
+    ) -> RemoteSandbox:
+        family = ownership.family_of(labels)
+        machine = ModalMachine(made, labels, lambda: self._live.discard(sandbox))
         ended, answer, message = await machine.run(
             b"{\n%s\n}" % survey(family, spec.working_directory).encode("utf-8", "surrogateescape"),
             patience=_START_PATIENCE,
@@ -121,7 +161,6 @@ class ModalBackend(Backend):
         place = place_of(family, answer.decode("utf-8", "surrogateescape"), spec.environment)
         machine.scratch = place.scratch
         sandbox = RemoteSandbox(machine, _info(made, spec, options), place)
-        self._live.add(sandbox)
         return sandbox
 
 
@@ -171,17 +210,39 @@ def _info(made: Any, spec: SandboxSpec, options: dict[str, Any]) -> SandboxInfo:
     )
 
 
-async def _terminate(modal: Modal, tags: dict[str, str], *, abandoned: bool = False) -> None:
-    """Terminate the sandboxes that bear these tags; with ``abandoned`` only those of dead runs.
+async def _found(modal: Modal, tags: dict[str, str]) -> AsyncIterator[tuple[SandboxEntry, Any]]:
+    """The sandboxes that bear these tags, and the SDK's objects for them."""
+    found = modal.sdk.Sandbox.list.aio(app_id=modal.app.app_id, tags=tags, client=modal.client)
+    async for sandbox in found:
+        yield ownership.entry_of("modal", sandbox.object_id, await sandbox.get_tags.aio()), sandbox
+
+
+async def _end(modal: Modal, entry: SandboxEntry) -> bool:
+    """Terminate a sandbox; False where that fails."""
+    try:
+        sandbox = await modal.sdk.Sandbox.from_id.aio(entry.id, client=modal.client)
+        await sandbox.terminate.aio()
+    except Exception as error:  # noqa: BLE001 - the SDK's own errors and gRPC's
+        if "NotFoundError" not in kinds(error):
+            logger.warning("the Modal sandbox %s cannot be ended: %s", entry.id, text_of(error))
+            return False
+    return True
+
+
+async def _terminate(modal: Modal, tags: dict[str, str], *, abandoned: bool = False) -> list[SandboxEntry]:
+    """Terminate the sandboxes that bear these tags; with ``abandoned`` only those that nobody may want,
+    else all that were not kept.
 
     It is called on the way out and at the start, where a failure must not hide or stop anything: what
     it leaves ends with its own lifetime.
     """
+    ended: list[SandboxEntry] = []
     try:
-        found = modal.sdk.Sandbox.list.aio(app_id=modal.app.app_id, tags=tags, client=modal.client)
-        async for sandbox in found:
-            if not abandoned or ownership.is_abandoned(await sandbox.get_tags.aio()):
-                logger.info("ending the Modal sandbox %s, which nobody holds any more", sandbox.object_id)
+        async for entry, sandbox in _found(modal, tags):
+            if entry.abandoned if abandoned else not entry.kept:
+                logger.info("ending the Modal sandbox %s, which nobody holds any more", entry.id)
                 await sandbox.terminate.aio()
+                ended.append(entry)
     except Exception as error:  # noqa: BLE001 - the SDK's own errors and gRPC's
         logger.warning("sandboxes may be left on Modal until their lifetimes end: %s", text_of(error))
+    return ended

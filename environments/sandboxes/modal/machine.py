@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.sandboxes.hosted import ownership
 from environments.sandboxes.hosted.end_mark import WRAPPER, new_token
 from environments.sandboxes.hosted.killing import kill
 from environments.sandboxes.modal.channel import ModalChannel
@@ -29,8 +30,9 @@ _STOPPED_FROM_OUTSIDE = {124: "its lifetime is over", 137: "it was terminated fr
 class ModalMachine(Machine):
     """Programs run by ``Sandbox.exec``."""
 
-    def __init__(self, sandbox: Any, on_released: Callable[[], None]) -> None:
+    def __init__(self, sandbox: Any, labels: Mapping[str, str], on_released: Callable[[], None]) -> None:
         self._sandbox = sandbox
+        self._labels = labels
         self._on_released = on_released
         self._released = False
         self.scratch = "/tmp"
@@ -81,6 +83,24 @@ class ModalMachine(Machine):
         except SandboxError:
             return False
         return ended.code == 0
+
+    async def keep(self, seconds: float) -> float:
+        """Mark it as kept. It ends at the deadline that it was made with, or at the next start after that."""
+        labels = ownership.kept_labels(self._labels, seconds)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._sandbox.set_tags.aio(labels)
+        except Exception as error:  # the SDK's own and gRPC's
+            raise await self._explain(error) from error
+        return float(labels[ownership.KEPT])
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        self._released = True
+        with contextlib.suppress(Exception):  # it only closes connections
+            if hasattr(self._sandbox, "detach"):
+                await self._sandbox.detach.aio()
+        self._on_released()
 
     async def release(self) -> None:
         """Terminate it. Where Modal does not answer its lifetime, or the next run, ends it."""

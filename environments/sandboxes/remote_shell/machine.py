@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from environments.errors import NotSupported
+
 Receiver = Callable[[int, bytes], None]
 """Takes output as it comes: 1 and its bytes for stdout, 2 for stderr."""
 
@@ -76,6 +78,14 @@ class Machine(ABC):
     @abstractmethod
     async def alive(self) -> bool:
         """Whether it can still run a program. Raises nothing."""
+
+    async def keep(self, seconds: float) -> float:
+        """Let it live on for about so long, whatever becomes of us; the Unix time at which it ends."""
+        raise NotSupported("this machine cannot be kept")
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        raise NotSupported("this machine cannot be left")
 
     @abstractmethod
     async def release(self) -> None:

@@ -144,6 +144,19 @@ class RemoteSandbox(Sandbox):
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
+    async def keep(self, seconds: float) -> float:
+        """Have the machine live on for so long, and let go of it."""
+        self._check_open()
+        until = await self._machine.keep(seconds)
+        await self.detach()
+        return until
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._let_go())
+        await asyncio.shield(self._closing)
+
     # -- files ----------------------------------------------------------------------------------
 
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
@@ -292,10 +305,17 @@ class RemoteSandbox(Sandbox):
             raise SandboxReleased(f"sandbox {self.id} was released")
 
     async def _close(self) -> None:
+        self._release_processes()
+        await self._machine.release()
+
+    async def _let_go(self) -> None:
+        self._release_processes()
+        await self._machine.detach()
+
+    def _release_processes(self) -> None:
         for process in self._processes:
             process.release()
         self._processes.clear()
-        await self._machine.release()
 
 
 def absolute(path: str, home: str, start: str) -> str:

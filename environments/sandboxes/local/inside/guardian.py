@@ -3,7 +3,8 @@
 It stays outside the sandbox, where nothing inside can see or signal it, and talks to the framework
 over a socket of its own. When that socket closes, when the framework's process ends, when the init
 process dies or the lifetime is over, it kills everything and removes the directory: so a framework
-that was killed leaves nothing behind.
+that was killed leaves nothing behind. A sandbox that the framework wants to keep outlives it until
+its new deadline, and others of our user may visit it.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from . import cgroups, identity, kernel, processes, root_view, wire
 from .directories import remove_tree
 from .launch import LaunchError, launch
 from .settings import MARGIN, Settings
+from .visitors import Visitors
 from .watchdog import INTERVAL, Watchdog
 
 _COUNTED_PER_NAMESPACE = (5, 14)
 """Since this kernel RLIMIT_NPROC counts apart in each user namespace."""
 
 
-def main(control: int, requests: int) -> None:
-    """Run a guardian over two inherited sockets: the framework's orders and init's requests."""
-    for descriptor in (control, requests):
+def main(control: int, requests: int, other_end: int) -> None:
+    """Run a guardian over inherited sockets: the framework's orders, and both ends of init's requests."""
+    for descriptor in (control, requests, other_end):
         os.set_inheritable(descriptor, False)  # they were, to get here
     with socket.socket(fileno=control) as orders:
         first = wire.receive(orders)
         if first is None:
             return
-        guardian = Guardian(Settings(first.header), orders)
+        guardian = Guardian(Settings(first.header), orders, other_end)
         try:
             guardian.build(socket.socket(fileno=requests))
             guardian.watch()
@@ -47,9 +49,17 @@ def main(control: int, requests: int) -> None:
 class Guardian:
     """One sandbox as seen from outside."""
 
-    def __init__(self, settings: Settings, orders: socket.socket) -> None:
+    def __init__(self, settings: Settings, orders: socket.socket, requests: int) -> None:
         self._settings = settings
         self._orders = orders
+        self._requests = requests
+        """Where requests to init are sent: handed to visitors who join."""
+        self._created = time.time()
+        self._deadline = time.monotonic() + settings.lifetime
+        self._kept = False
+        self._removed = False
+        self._visitors: Visitors | None = None
+        self._locks: list[int] = []
         self._groups = cgroups.ControlGroups()
         self._watchdog = Watchdog(None, None)
         self._init = 0
@@ -89,21 +99,28 @@ class Guardian:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps whatever becomes our child
         init = os.pidfd_open(self._init)
         framework = os.pidfd_open(self._settings.framework)
+        orders = self._orders.fileno()
+        self._visitors = Visitors(self._settings.directory)
         poll = select.poll()
-        for descriptor in (init, framework, self._orders.fileno()):
+        for descriptor in (init, framework, orders, self._visitors.door):
             poll.register(descriptor, select.POLLIN)
-        deadline = time.monotonic() + self._settings.lifetime
         reason = ""
         while not reason:
-            remaining = deadline - time.monotonic()
+            remaining = self._deadline - time.monotonic()
             interval = remaining if self._watchdog.idle else min(remaining, INTERVAL)
             ready = {descriptor for descriptor, _ in poll.poll(max(0, min(interval, 3600)) * 1000)}
+            hung_up = orders in ready and not self._serve(self._orders)
             if init in ready:
                 reason = "init"
-            elif framework in ready or (self._orders.fileno() in ready and not self._serve()):
+            elif (hung_up or framework in ready) and not self._kept:
                 reason = "framework"
             elif remaining <= 0:
                 reason = "lifetime"
+            for descriptor in ready.intersection({framework, orders}) if self._kept else ():
+                poll.unregister(descriptor)
+            self._receive_visitors(poll, ready - {init, framework, orders})
+            if self._removed:
+                reason = reason or "removed"
             self._watchdog.look(self._init)
         self.tell(
             {"ended": reason, "memory_kills": self._groups.out_of_memory_kills() + self._watchdog.kills}
@@ -189,21 +206,59 @@ class Guardian:
             found.append("processor time is shared with the host without a limit")
         return found
 
-    def _serve(self) -> bool:
-        """Carry out one order. False when the framework wants the end or is gone."""
+    def _receive_visitors(self, poll: select.poll, ready: set[int]) -> None:
+        assert self._visitors is not None
+        for descriptor in ready:
+            visitor = self._visitors.get(descriptor)
+            if descriptor == self._visitors.door:
+                if (admitted := self._visitors.admit()) is not None:
+                    poll.register(admitted, select.POLLIN)
+            elif visitor is not None and not self._serve(visitor):
+                poll.unregister(descriptor)
+                self._visitors.dismiss(descriptor)
+
+    def _serve(self, orders: socket.socket) -> bool:
+        """Carry out one order. False when nothing more comes from there."""
         try:
-            message = wire.receive(self._orders)
+            message = wire.receive(orders)
         except (OSError, wire.ProtocolError):
             return False
         if message is None or message.header.get("op") == "close":
             return False
-        left = 0
-        if message.header["op"] == "kill":
+        left, operation = 0, message.header["op"]
+        if operation == "kill":
             left = self._kill_job(f"job-{message.header['job']}")
-        elif message.header["op"] == "kill_all":
+        elif operation == "kill_all":
             left = processes.kill_below(self._init)
-        self.tell({"done": message.header["id"], "left": left})
+        elif operation == "keep":
+            self._kept, self._deadline = True, time.monotonic() + message.header["seconds"]
+            self._locks += message.descriptors  # held as long as we live
+        elif operation == "end":
+            self._removed = True
+        answer = {"done": message.header["id"], "left": left}
+        if operation == "join":
+            answer |= self._description()
+        try:
+            wire.send(orders, answer, descriptors=(self._requests,) if operation == "join" else ())
+        except OSError:  # it is gone or no longer listens
+            return False
         return True
+
+    def _description(self) -> dict[str, Any]:
+        """What visitors want to know."""
+        settings = self._settings
+        return {
+            "name": settings.name,
+            "rung": settings.rung,
+            "network": settings.network,
+            "home": settings.home,
+            "scratch": settings.scratch,
+            "working_directory": settings.working_directory,
+            "created": self._created,
+            "deadline": time.time() + self._deadline - time.monotonic(),
+            "kept": self._kept,
+            "framework": settings.framework,
+        }
 
     def _kill_job(self, name: str) -> int:
         left = 0
