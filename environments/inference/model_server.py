@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from environments.inference.providers import (
 from environments.inference.replies import MalformedReply, read_chat, read_completion
 from environments.inference.request_body import chat_body, completion_body
 from environments.inference.text_calls import read_text_calls
+from environments.inference.token_endpoint import TokenEndpoint, find_token_endpoint
 from environments.inference.transport import Target, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message
@@ -38,9 +40,11 @@ Reply = TypeVar("Reply")
 class Request(Protocol[Reply_co]):
     """A call before it is put into the words of a provider, and how to read what comes back."""
 
-    @property
-    def path(self) -> str:
-        """Path below the API root."""
+    async def prepare(self, server: ModelServer, transport: Transport, budget: float) -> None:
+        """Learn what must be known of the server before it can be asked. Raises ``ModelError``."""
+
+    def url(self, server: ModelServer) -> str:
+        """Where the request goes."""
 
     def body(self, server: ModelServer) -> dict[str, Any]:
         """The JSON to send."""
@@ -58,10 +62,12 @@ class ChatRequest:
     sampling: Mapping[str, Any]
     parser: ToolCallParser
 
-    @property
-    def path(self) -> str:
-        """Path below the API root."""
-        return "/chat/completions"
+    async def prepare(self, server: ModelServer, transport: Transport, budget: float) -> None:
+        """Nothing: every server has this."""
+
+    def url(self, server: ModelServer) -> str:
+        """Where the request goes."""
+        return f"{server.endpoint.base_url}/chat/completions"
 
     def body(self, server: ModelServer) -> dict[str, Any]:
         """The JSON to send."""
@@ -90,10 +96,12 @@ class CompletionRequest:
     prompt: Any
     sampling: Mapping[str, Any]
 
-    @property
-    def path(self) -> str:
-        """Path below the API root."""
-        return "/completions"
+    async def prepare(self, server: ModelServer, transport: Transport, budget: float) -> None:
+        """Nothing: every server has this."""
+
+    def url(self, server: ModelServer) -> str:
+        """Where the request goes."""
+        return f"{server.endpoint.base_url}/completions"
 
     def body(self, server: ModelServer) -> dict[str, Any]:
         """The JSON to send."""
@@ -120,15 +128,23 @@ class ModelServer:
         self.streams = not self.endpoint.loopback if config.stream is None else config.stream
         self.asks_for_usage = True
         self.ignores_n = config.n_kwarg_is_ignored
+        self.token_endpoint: TokenEndpoint | None = None
+        """How it continues token ids; None until it has been asked."""
         self.obituary: Callable[[], str] = lambda: ""
         """What is known of a server process of ours that no longer answers."""
+        self._finding = asyncio.Lock()
         self._key = find_key(config, self.endpoint.provider, environ)
-        self._target = Target(self.endpoint.label, self.endpoint.base_url, self._key, self.endpoint.private)
+        self.target = Target(self.endpoint.label, self.endpoint.base_url, self._key, self.endpoint.private)
 
     @property
     def label(self) -> str:
         """Host and port, for logs and records."""
         return self.endpoint.label
+
+    @property
+    def root(self) -> str:
+        """The server's address without the path of its OpenAI API."""
+        return self.endpoint.base_url.removesuffix("/v1")
 
     @property
     def echo(self) -> Echo:
@@ -155,6 +171,19 @@ class ModelServer:
     def check(self) -> None:
         """Raise ``AccessDenied`` when the provider needs a key and there is none."""
         require_key(self.endpoint, self._key)
+
+    async def find_token_endpoint(self, transport: Transport, budget: float) -> TokenEndpoint:
+        """How the server continues token ids, asked of it once. See ``find_token_endpoint``'s errors."""
+        async with self._finding:
+            if self.token_endpoint is None:
+                self.token_endpoint = await find_token_endpoint(self, transport, budget)
+        return self.token_endpoint
+
+    @property
+    def known_token_endpoint(self) -> TokenEndpoint:
+        """How it continues token ids, after ``find_token_endpoint``."""
+        assert self.token_endpoint is not None, "find_token_endpoint comes first"
+        return self.token_endpoint
 
     async def send(
         self,
@@ -195,12 +224,13 @@ class ModelServer:
         clock: Callable[[], float],
     ) -> tuple[Reply, float | None]:
         """Send; where the server refuses one optional field, send again without it."""
-        body = request.body(self)
+        await request.prepare(self, transport, max(0.0, end - clock()))
+        url, body = request.url(self), request.body(self)
         while True:
             self.metrics.requests += 1
             try:
                 budget = max(0.0, end - clock())
-                exchange = await transport.post(self._target, request.path, body, budget)
+                exchange = await transport.post(self.target, url, body, budget)
                 return request.read(exchange.payload, self), exchange.first_token_at
             except MalformedReply as problem:
                 raise no_answer(self.label, str(problem)) from None
@@ -235,7 +265,7 @@ class ModelServer:
         return False
 
     async def _with_models(self, transport: Transport, error: ModelNotFound) -> AccessDenied:
-        names = await transport.model_names(self._target)
+        names = [str(model["id"]) for model in await transport.models(self.target)]
         if not names:
             return error
         shown = ", ".join(sorted(names)[:20]) + (", ..." if len(names) > 20 else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import orjson
@@ -180,7 +181,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _integer(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return int(value) if number else 0
 
 
 def parse_json(data: bytes | str) -> Any:

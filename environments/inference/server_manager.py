@@ -8,6 +8,7 @@ without a model. All servers of one manager serve the same policy.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 from collections import Counter
@@ -16,17 +17,23 @@ from dataclasses import replace
 from typing import Any
 
 from environments.config import APIServerConfig
-from environments.errors import ConfigError
+from environments.errors import ConfigError, ServerUnavailable
 from environments.inference.http_session import HTTPSession
 from environments.inference.model_server import ChatRequest, CompletionRequest, ModelServer, now
 from environments.inference.policies import NopSession, OracleSession, Script
 from environments.inference.pool import Pool, Split
+from environments.inference.pooled_sampler import TokenRequest
 from environments.inference.retrying import Backoff, Caller
 from environments.inference.session import Session
-from environments.inference.transport import IDLE_TIMEOUT, Transport
+from environments.inference.token_endpoint import TOKEN_SERVERS
+from environments.inference.token_sampling import TokenReply
+from environments.inference.token_wire import TokenAsk, own_parameters
+from environments.inference.transport import CONNECT_TIMEOUT, IDLE_TIMEOUT, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message, Usage
 from environments.tool_call_parsers import get_parser
+
+logger = logging.getLogger(__name__)
 
 _HTTP_TYPES = ("openai", "vllm", "sglang", "llamacpp")
 _POLICIES = ("oracle", "nop")
@@ -63,10 +70,15 @@ class ServerManager:
             self._connect(self.configs)
 
     async def start(self) -> None:
-        """Check the keys, and start the local servers. Raises ``AccessDenied``, ``ConfigError``."""
+        """Check the keys, start the local servers, and find the token endpoints of the others.
+
+        Raises ``AccessDenied``, ``ConfigError``. A server that does not answer yet is asked again when it
+        is needed.
+        """
         if self.policy is None and self._needs_start() and not self.servers:
             await self._start_children()
         await self.check()
+        await asyncio.gather(*(self._find_token_endpoint(server) for server in self._token_servers))
 
     async def check(self) -> None:
         """Raise ``AccessDenied`` for a provider without a key, naming the variable to set."""
@@ -150,6 +162,32 @@ class ServerManager:
         answer = await self._caller().call(CompletionRequest(prompt, parameters), split, server)
         return replace(answer.reply, timing=answer.timing, server=answer.server.label)
 
+    async def sample(
+        self, request: TokenRequest, split: Split, server: ModelServer | None = None
+    ) -> TokenReply:
+        """Sampled tokens from one of the servers. ``server`` is the one to prefer. Raises ``ModelError``."""
+        answer = await self._caller().call(request, split, server)
+        return replace(
+            answer.reply,
+            timing=answer.timing,
+            server=answer.server.label,
+            model=answer.reply.model or answer.server.config.model_name,
+        )
+
+    def unaccounted(self, sampling: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+        """Servers whose log-probabilities leave out some of these sampling parameters, and which."""
+        ask = TokenAsk((), temperature=sampling.get("temperature", 1.0), parameters=own_parameters(sampling))
+        found = {
+            server.label: ask.shaping - server.token_endpoint.accounted
+            for server in self._token_servers
+            if server.token_endpoint is not None
+        }
+        return {label: names for label, names in found.items() if names}
+
+    def pause_after_abort(self, breaks: int) -> float:
+        """Seconds to wait before a reply that the server broke off is gone on with."""
+        return self._backoff.delay(breaks, self._rng)
+
     def stats(self) -> dict[str, float]:
         """Metrics of all calls so far, under ``server/``; seconds where it is a time."""
         errors: Counter[str] = Counter()
@@ -209,6 +247,19 @@ class ServerManager:
         for child, server in zip(living, self.servers, strict=True):
             if child is not None:
                 server.obituary = child.obituary
+
+    @property
+    def _token_servers(self) -> list[ModelServer]:
+        return [server for server in self.servers if server.config.server_type in TOKEN_SERVERS]
+
+    async def _find_token_endpoint(self, server: ModelServer) -> None:
+        if not (server.config.base_url or "").strip():
+            kind = server.config.server_type
+            raise ConfigError(f"--openai.server_type {kind} needs the server's address in --openai.base_url")
+        try:
+            await server.find_token_endpoint(self._transport, CONNECT_TIMEOUT + server.config.timeout)
+        except ServerUnavailable as error:
+            logger.warning("%s", error)
 
     def _ignore_n(self) -> bool:
         self._caller()

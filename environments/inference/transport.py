@@ -71,11 +71,10 @@ class Transport:
         self._client: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def post(self, target: Target, path: str, body: dict[str, Any], budget: float) -> Exchange:
+    async def post(self, target: Target, url: str, body: dict[str, Any], budget: float) -> Exchange:
         """Send a request and read its reply within ``budget`` seconds. Raises ``ModelError``."""
         streamed = bool(body.get("stream"))
         data = orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-        url = f"{target.base_url}{path}"
         client = self._open_client()
         with _network_errors(target, budget):
             async with (
@@ -96,22 +95,24 @@ class Transport:
                     return await _read_stream(target, response)
                 return _read_whole(target, await response.read())
 
-    async def model_names(self, target: Target) -> list[str]:
-        """Models that the server says it has; empty where it does not say."""
+    async def models(self, target: Target, root: str | None = None) -> list[dict[str, Any]]:
+        """What the server says of its models, each with an ``id``; empty where it does not say.
+
+        ``root`` is the server's address without the API's path, where that is known to be ``/v1``.
+        """
+        url = f"{target.base_url}/models" if root is None else f"{root}/v1/models"
         client = self._open_client()
         try:
             with _network_errors(target, CONNECT_TIMEOUT):
                 async with (
                     asyncio.timeout(CONNECT_TIMEOUT),
-                    client.get(
-                        f"{target.base_url}/models", headers=target.headers(), proxy=_proxy(target)
-                    ) as response,
+                    client.get(url, headers=target.headers(), proxy=_proxy(target)) as response,
                 ):
                     payload = parse_json(await response.read())
         except (ServerUnavailable, MalformedReply):
             return []
         entries = payload.get("data") if isinstance(payload, dict) else None
-        return [str(e["id"]) for e in entries or [] if isinstance(e, dict) and "id" in e]
+        return [e for e in entries or [] if isinstance(e, dict) and "id" in e]
 
     async def close(self) -> None:
         """Close all connections."""

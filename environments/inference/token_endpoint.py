@@ -1,0 +1,126 @@
+"""Which raw token endpoint a server offers, found out by asking it for one token.
+
+Trying is surer than reading a list of routes: routes exist that are switched off, and replies come
+without ids from servers that do not know the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from environments.errors import AccessDenied, BadRequest, ConfigError, ModelError, ServerUnavailable
+from environments.inference.replies import MalformedReply
+from environments.inference.sglang import SGLANG_WIRES
+from environments.inference.token_wire import SHAPING, TokenWire
+from environments.inference.vllm import VLLM_WIRES
+
+if TYPE_CHECKING:
+    from environments.inference.model_server import ModelServer
+    from environments.inference.transport import Transport
+
+TOKEN_SERVERS = ("vllm", "sglang")
+"""Server types that give exact tokens."""
+
+_WIRES: dict[str, Sequence[TokenWire]] = {"vllm": VLLM_WIRES, "sglang": SGLANG_WIRES}
+_ADVICE = {
+    "/inference/v1/generate": "start vLLM with --enable-scale-out",
+    "/v1/completions": "needs vLLM 0.10.2 or later",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEndpoint:
+    """What a server offers.
+
+    ``context_length`` is the model's context in tokens and ``model_path`` where the server has the model
+    from (a directory or a name on the hub), each None where it does not say. ``accounted`` are the sampling
+    parameters that its log-probabilities account for.
+    """
+
+    wire: TokenWire
+    context_length: int | None = None
+    model_path: str | None = None
+    accounted: frozenset[str] = SHAPING
+
+
+async def find_token_endpoint(server: ModelServer, transport: Transport, budget: float) -> TokenEndpoint:
+    """Ask a server for one token over each endpoint that it may have, the best first.
+
+    Raises ``ConfigError`` where none gives token ids with log-probabilities, ``AccessDenied`` for a bad
+    key or a wrong model, ``ServerUnavailable`` where the server does not answer. ``budget`` is seconds.
+    """
+    refusals: list[tuple[TokenWire, Exception]] = []
+    for wire in _WIRES[server.config.server_type]:
+        try:
+            accounted = await _try(wire, server, transport, budget)
+        except (BadRequest, AccessDenied, MalformedReply) as refusal:
+            refusals.append((wire, refusal))
+        except ServerUnavailable as error:
+            # Servers without such a route, or without the feature, answer in many ways.
+            if error.status is None or error.status in (429, 502, 503, 504):
+                raise
+            refusals.append((wire, error))
+        else:
+            listed = await _listed(server, transport)
+            return TokenEndpoint(
+                wire,
+                context_length=server.config.context_length or listed[0],
+                model_path=listed[1],
+                accounted=accounted,
+            )
+    raise await _none_offered(server, transport, refusals)
+
+
+async def _try(wire: TokenWire, server: ModelServer, transport: Transport, budget: float) -> frozenset[str]:
+    """One token over an endpoint: what its log-probabilities account for. Raises what stands against it."""
+    ask = wire.probe()
+    body = wire.body(server.config.model_name, ask)
+    exchange = await transport.post(server.target, f"{server.root}{wire.path}", body, budget)
+    return wire.accounted(exchange.payload, wire.read(exchange.payload, ask))
+
+
+async def _listed(server: ModelServer, transport: Transport) -> tuple[int | None, str | None]:
+    """Context length and origin of the model, from the server's list of models."""
+    models = await transport.models(server.target, server.root)
+    named = [model for model in models if model["id"] == server.config.model_name] or models[:1]
+    for model in named:
+        length, root = model.get("max_model_len"), model.get("root")
+        return (
+            length if isinstance(length, int) and length > 0 else None,
+            root if isinstance(root, str) and root else None,
+        )
+    return None, None
+
+
+async def _none_offered(
+    server: ModelServer, transport: Transport, refusals: Sequence[tuple[TokenWire, Exception]]
+) -> Exception:
+    """The error for a server without a usable endpoint; names what each one answered."""
+    for _, refusal in refusals:
+        if isinstance(refusal, ModelError) and refusal.status in (401, 403) and _is_about_the_key(refusals):
+            return refusal
+    models = [str(model["id"]) for model in await transport.models(server.target, server.root)]
+    if models and server.config.model_name not in models:
+        return AccessDenied(
+            f"{server.label} has no model {server.config.model_name!r}; it offers: {', '.join(models)}"
+        )
+    said = "; ".join(
+        f"{wire.path}: {refusal}{_advice(server.config.server_type, wire)}" for wire, refusal in refusals
+    )
+    return ConfigError(
+        f"{server.label} gives no token ids with log-probabilities, which --openai.server_type "
+        f"{server.config.server_type} needs ({said}). For chat completions alone, use --openai.server_type "
+        "openai"
+    )
+
+
+def _is_about_the_key(refusals: Sequence[tuple[Any, Exception]]) -> bool:
+    """Whether every endpoint refused us; one that is switched off gives 403 as well."""
+    return all(isinstance(e, ModelError) and e.status in (401, 403) for _, e in refusals)
+
+
+def _advice(server_type: str, wire: TokenWire) -> str:
+    advice = _ADVICE.get(wire.path) if server_type == "vllm" else None
+    return f" ({advice})" if advice else ""
