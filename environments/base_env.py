@@ -64,6 +64,8 @@ class BaseEnv(ABC):
         self.planned_attempts = 0
         self.curr_step = 0
         """Training step, as the trajectory API last said; 0 outside ``serve``."""
+        self.checkpoint_directory: Path | None = None
+        """Where ``serve`` keeps the environment's checkpoints."""
         self._set_up = False
         self._rollout_examples: list[tuple[str, float]] = []
         self._tokenizer: Any = None
@@ -197,11 +199,20 @@ class BaseEnv(ABC):
             self._rollout_examples.append((trajectory_text(conversation), score))
         del self._rollout_examples[: -self.config.num_rollouts_to_keep or None]
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:  # noqa: B027
-        """Save what the environment wants back after a restart of training."""
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
+        """Save what the environment wants back after a restart: a subclass passes its ``data`` up to here."""
+        if data is not None and self.checkpoint_directory is not None:
+            from environments.results.checkpoints import save_checkpoint
 
-    def load_checkpoint(self) -> None:  # noqa: B027 - optional
-        """Load what ``save_checkpoint`` saved."""
+            save_checkpoint(self.checkpoint_directory, step, data)
+
+    def load_checkpoint(self) -> None:
+        """Set the attributes that were saved last, at the current step or before."""
+        if self.checkpoint_directory is not None:
+            from environments.results.checkpoints import load_checkpoint
+
+            for name, value in load_checkpoint(self.checkpoint_directory, self.curr_step).items():
+                setattr(self, name, value)
 
     async def cleanup(self) -> None:  # noqa: B027 - optional
         """Called after every group."""

@@ -177,6 +177,11 @@ class BaseEnvConfig(BaseModel):
         default="smaller",
         description="A group with a failed attempt is sent smaller, or the attempt is refilled.",
     )
+    over_limit_attempts: Literal["train", "baseline"] = Field(
+        default="train",
+        description="Attempts that ran out of context or token budget train with the reward they have, or "
+        "count for the group's mean alone.",
+    )
     rollout_timeout: float | None = Field(
         default=None,
         gt=0,

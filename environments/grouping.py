@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from environments.attempt_scope import GroupScope, current_group, derive_seed
-from environments.records import Attempt, Item, ScoredDataGroup
+from environments.records import Attempt, Item, ScoredDataGroup, TrainingUse
 from environments.results.fingerprint import content_hash
 from environments.scheduler import gather_or_cancel, run_attempt
 
@@ -58,5 +58,9 @@ async def roll_out_group(environment: BaseEnv, item: Item) -> ScoredDataGroup:
             run_attempt(environment, group, number, run.finished) for number in numbers
         )
     return group_from_attempts(
-        group.draw or 0, attempts, include_messages=config.include_messages, config=config
+        group.draw or 0,
+        attempts,
+        include_messages=config.include_messages,
+        config=config,
+        over_limit=TrainingUse(config.over_limit_attempts),
     )

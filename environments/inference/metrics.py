@@ -20,16 +20,16 @@ class ServerMetrics:
     waiting: float = 0.0
     errors: Counter[str] = field(default_factory=Counter)
     _durations: dict[Split, deque[float]] = field(default_factory=dict)
-    _tries: deque[int] = field(default_factory=deque)
+    _tries: dict[Split, deque[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._durations = {"train": deque(maxlen=self.window), "eval": deque(maxlen=self.window)}
-        self._tries = deque(maxlen=self.window)
+        self._tries = {"train": deque(maxlen=self.window), "eval": deque(maxlen=self.window)}
 
     def record(self, split: Split, duration: float, timing: CallTiming) -> None:
         """A call that ended well; ``duration`` is the time its last request was in flight."""
         self._durations[split].append(duration)
-        self._tries.append(timing.retries + 1)
+        self._tries[split].append(timing.retries + 1)
         self.waiting += timing.waiting
 
     def summary(self, name: str) -> dict[str, float]:
@@ -44,8 +44,9 @@ class ServerMetrics:
                 result[f"{prefix}_50p"] = percentile(values, 0.50)
                 result[f"{prefix}_95p"] = percentile(values, 0.95)
                 result[f"{prefix}_99p"] = percentile(values, 0.99)
-        if self._tries:
-            result[f"server/{name}_average_num_attempts"] = fmean(self._tries)
+        for split, label in (("train", "average_num_attempts"), ("eval", "eval_retry_rate")):
+            if tries := self._tries[split]:
+                result[f"server/{name}_{label}"] = fmean(tries)
         return result
 
 

@@ -55,7 +55,8 @@ _OUTPUT = {
     "include_messages",
     "ensure_scores_are_not_same",
 }
-_SELECTION = {"limit", "item_ids", "task_filter", "skip_tasks", "attempts", "resume", "failed_attempts"}
+_SELECTION = {"limit", "item_ids", "task_filter", "skip_tasks", "attempts", "resume"}
+_GROUPS = {"failed_attempts", "over_limit_attempts"}
 _FAILURES = {
     "model_error_retries",
     "sandbox_error_retries",
@@ -67,7 +68,7 @@ _FAILURES = {
 _LIFE_CYCLE = {"keep_sandboxes", "kept_sandbox_lifetime"}
 _PERMISSIONS = {"allow_unisolated", "local_isolation"}
 NOT_AFFECTING: frozenset[str] = frozenset().union(
-    _CONCURRENCY, _SCHEDULE, _LOGGING, _OUTPUT, _SELECTION, _FAILURES, _LIFE_CYCLE, _PERMISSIONS
+    _CONCURRENCY, _SCHEDULE, _LOGGING, _OUTPUT, _SELECTION, _GROUPS, _FAILURES, _LIFE_CYCLE, _PERMISSIONS
 )
 """Environment fields that may change between a run and its resume."""
 

@@ -91,10 +91,18 @@ class _Serving:
         training = await self.link.join()
         await self._begin_session(training)
         await self._open_tracker(training)
+        self._use_checkpoints(training)
         if training.starting_step > 0:
             await run_user_code(self.environment.load_checkpoint)
         if output is not None:
             self.groups.write_to(output)
+
+    def _use_checkpoints(self, training: Training) -> None:
+        """In the trainer's directory, as the original has them, or beside our own files."""
+        base = Path(training.checkpoint_directory or self.ledger.directory)
+        environment = self.environment
+        environment.checkpoint_directory = base / "env_checkpoints" / training.wandb_name
+        environment.curr_step = training.starting_step
 
     async def _begin_session(self, training: Training) -> None:
         self.groups.give_up()
@@ -212,8 +220,12 @@ class _Serving:
 
     async def _look(self) -> None:
         """Watch the training, for as long as this task lives."""
+        last, drawn = time.monotonic(), self.draw
         while True:
             await asyncio.sleep(POLL)
+            now = time.monotonic()
+            self.groups.metrics.looked(now - last, self.draw - drawn)
+            last, drawn = now, self.draw
             if await self.link.look():
                 await self._came_to(self.link.demand.step)
             else:
@@ -239,7 +251,7 @@ class _Serving:
         await asyncio.to_thread(self.ledger.reached, step)
         every = self.link.training.checkpoint_interval if self.link.training else 0
         if every > 0 and step // every > self.step // every:
-            await run_user_code(self.environment.save_checkpoint, step)
+            await run_user_code(self.environment.save_checkpoint, step // every * every)
         due = self.evaluations.due(self.step, step)
         if due is not None:
             self.evaluations.begin(due)

@@ -49,7 +49,7 @@ class Groups:
         """Draws that wait to be sent."""
         self.pause_until = 0.0
         """Back-off after failures: no group is begun before this time (monotonic)."""
-        self._begun_at: dict[str, int] = {}
+        self._begun_at: dict[str, tuple[int, float]] = {}
         self._failed_in_a_row = 0
         self._schemas: dict[str, Any] = {}
         self._file: GroupFile | None = None
@@ -100,6 +100,7 @@ class Groups:
         finally:
             self.rolling.discard(draw)
         self.metrics.group_ended(time.monotonic() - started, succeeded=bool(made))
+        self.metrics.attempts_ended(group.attempts.values())
         await self.environment.after_group(group)
 
     async def _data(self, group: GroupScope) -> list[ScoredDataGroup | None]:
@@ -174,7 +175,7 @@ class Groups:
         key = self.ledger.key(draw, number)
         spooled = await asyncio.to_thread(self._write, key, draw, group)
         self.spooled.add(draw)
-        self._begun_at[key] = step
+        self._begun_at[key] = (step, time.monotonic())
         self._failed_in_a_row = 0
         self.sender.add(spooled)
         return None
@@ -223,10 +224,10 @@ class Groups:
         """What became of a group that waited to be sent."""
         self.spooled.discard(spooled.draw)
         step = self.link.demand.step
-        begun = self._begun_at.pop(spooled.key, step)
+        begun, ready = self._begun_at.pop(spooled.key, (step, time.monotonic()))
         if outcome == SENT:
             self.ledger.settle(spooled.draw, SENT, key=spooled.key, step=step)
-            self.metrics.group_sent(step - begun)
+            self.metrics.group_sent(step - begun, time.monotonic() - ready)
             spooled.path.unlink(missing_ok=True)
             return
         with contextlib.suppress(FileNotFoundError):

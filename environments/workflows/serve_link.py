@@ -42,6 +42,7 @@ class Training:
     starting_step: int
     num_steps: int
     checkpoint_interval: int
+    checkpoint_directory: str
     rollout_ids: bool
 
 
@@ -105,6 +106,7 @@ class Link:
             starting_step=int(answer["starting_step"]),
             num_steps=int(answer["num_steps"]),
             checkpoint_interval=int(answer["checkpoint_interval"]),
+            checkpoint_directory=str(answer.get("checkpoint_dir") or ""),
             rollout_ids=bool(answer.get("rollout_ids")),
         )
         self.demand = Demand(step=self.training.starting_step)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from environments.records import Attempt
 from environments.results.tracker import Tracker
 
 
@@ -19,6 +21,10 @@ class ServeMetrics:
         self._failed: list[float] = []
         self._staleness: list[int] = []
         self._not_sent: dict[str, int] = {}
+        self._outcomes: Counter[str] = Counter()
+        self._loops: list[float] = []
+        self._added: list[int] = []
+        self._waits: list[float] = []
         self.sent = 0
 
     def group_ended(self, seconds: float, *, succeeded: bool) -> None:
@@ -29,10 +35,22 @@ class ServeMetrics:
         """A group is ready to be sent; trained tokens of each row."""
         self._lengths.extend(trained_tokens)
 
-    def group_sent(self, staleness: int) -> None:
-        """A group was confirmed, so many steps after it was begun."""
+    def group_sent(self, staleness: int, waited: float) -> None:
+        """A group was confirmed, so many steps after it was begun and seconds after it was ready."""
         self.sent += 1
         self._staleness.append(staleness)
+        self._waits.append(waited)
+
+    def attempts_ended(self, attempts: Iterable[Attempt]) -> None:
+        """Attempts of a group, whatever became of them."""
+        for attempt in attempts:
+            self._outcomes[f"outcome/{attempt.outcome}"] += 1
+            self._outcomes[f"ending/{attempt.ending}"] += 1
+
+    def looked(self, seconds: float, added: int) -> None:
+        """One look at the training, so long after the last one, in which so many groups were begun."""
+        self._loops.append(seconds)
+        self._added.append(added)
 
     def not_sent(self, reason: str, count: int = 1) -> None:
         """Groups, or rows of one, were not sent."""
@@ -44,6 +62,7 @@ class ServeMetrics:
             "train/items_sent_to_api": self.sent,
             "train/items_rejected": sum(self._not_sent.values()),
         }
+        metrics |= {f"train/{name}": count for name, count in self._outcomes.items()}
         for reason, count in self._not_sent.items():
             metrics[f"train/not_sent/{reason}"] = count
         if self._lengths:
@@ -53,15 +72,19 @@ class ServeMetrics:
             metrics["train/completion_lengths_max"] = max(self._lengths)
             metrics["train/completion_lengths_min"] = min(self._lengths)
             metrics["train/completion_lengths_p95"] = long / len(self._lengths)
-        durations = {
+        durations: dict[str, Sequence[float]] = {
             "task_duration": self._succeeded + self._failed,
             "succeeded_task_duration": self._succeeded,
             "failed_task_duration": self._failed,
+            "mainloop_timings": self._loops,
+            "workers_added_per_attempt": self._added,
+            "send_latency": self._waits,
         }
         for name, values in durations.items():
             metrics |= spread(f"train_perf/{name}", values)
         metrics |= spread("train/staleness", self._staleness)
         self._lengths, self._succeeded, self._failed = [], [], []
+        self._loops, self._added, self._waits, self._outcomes = [], [], [], Counter()
         self._staleness, self._not_sent, self.sent = [], {}, 0
         return metrics
 

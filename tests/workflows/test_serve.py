@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 
+from environments.attempt_scope import current_attempt
+from environments.base_env import BaseEnv
 from environments.errors import ConfigError, RunAborted, ServerUnavailable
+from environments.records import Ending
 from tests.trajectory_api.running import Server, Trainer, call, server
 from tests.workflows.training import TokenEnv, make, serve, train
 
@@ -316,6 +319,55 @@ def test_evaluations_come_at_their_steps(api: Server, tmp_path: Path, handling: 
     assert report.complete
     assert "evaluated at 0, 1, 2, 3, 4" in report.message
     assert environment.saved == [2, 4]
+
+
+def test_what_was_saved_comes_back_after_a_restart(api: Server, tmp_path: Path) -> None:
+    class Remembering(TokenEnv):
+        seen = 0
+        loaded: int | None = None
+
+        def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
+            BaseEnv.save_checkpoint(self, step, {"seen": self.position})
+
+        def load_checkpoint(self) -> None:
+            BaseEnv.load_checkpoint(self)
+            self.loaded = self.seen
+
+    checkpoints = tmp_path / "checkpoints"
+    options = {"save_checkpoint_interval": 2, "checkpoint_dir": str(checkpoints)}
+    _, thread = train(api, 8, **options)
+    first = make(tmp_path, api.url, Remembering, total_steps=5)
+    assert serve(first).complete
+    assert (checkpoints / "env_checkpoints" / "tokens_0" / "step-4.json").exists()
+    again = make(tmp_path, api.url, Remembering, total_steps=8)
+    assert serve(again).complete
+    thread.join(20)
+    assert again.loaded and again.loaded > 4
+
+
+def test_attempts_over_a_limit_may_count_for_the_mean_alone(api: Server, tmp_path: Path) -> None:
+    class Overflowing(TokenEnv):
+        async def collect_trajectory(self, item: Any) -> Any:
+            scope = current_attempt.get()
+            assert scope is not None
+            if scope.record.attempt == 0:
+                scope.record.ending = Ending.CONTEXT_LENGTH
+            return await super().collect_trajectory(item)
+
+    trainer = Trainer(api.url, num_steps=1)
+    trainer.register()
+    batches: list[Any] = []
+
+    def read() -> None:
+        while not batches:
+            batch = trainer.fetch()
+            batches.append(batch) if batch else time.sleep(0.05)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    serve(make(tmp_path, api.url, Overflowing, total_steps=1, over_limit_attempts="baseline"))
+    thread.join(20)
+    assert [one["overrides"] for one in batches[0]] == [[{"set_advantage_to_zero": True}, {}]] * 2
 
 
 def test_placeholder_tokens_are_refused(api: Server, tmp_path: Path) -> None:

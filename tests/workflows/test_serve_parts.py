@@ -9,7 +9,7 @@ import pytest
 
 from environments.config import BaseEnvConfig
 from environments.errors import UserCodeError
-from environments.records import Attempt, Outcome, PolicySpan, Sequence, Verdict
+from environments.records import Attempt, Ending, Outcome, PolicySpan, Sequence, Verdict
 from environments.results.groups import group_from_attempts
 from environments.results.tracker import Tracker
 from environments.trajectory_api.client import TrajectoryClient
@@ -129,7 +129,7 @@ def link(*, ours: bool = True, demand: Demand | None = None, **config: Any) -> L
         "i",
         lambda text: None,
     )
-    one.training = Training("r", ours, 0, "e_0", "g", "p", 16, 0, 0, 100, 0, False)
+    one.training = Training("r", ours, 0, "e_0", "g", "p", 16, 0, 0, 100, 0, "", False)
     one.demand = demand or Demand()
     return one
 
@@ -169,7 +169,11 @@ def test_metrics_have_their_names_in_atropos() -> None:
     metrics.group_made([10, 2])
     metrics.group_ended(2.0, succeeded=True)
     metrics.group_ended(4.0, succeeded=False)
-    metrics.group_sent(1)
+    metrics.group_sent(1, 0.5)
+    metrics.looked(0.4, 3)
+    metrics.attempts_ended(
+        [attempt(0, 1.0, sequence(6, 2)), Attempt("r", "e", "i", "0", 1, ending=Ending.ERROR)]
+    )
     metrics.not_sent("equal_scores")
     recorder = Recorder()
     PrefixedTracker(recorder, "e_0").log({**metrics.take(), "server/server_0_request_time_avg": 1.0})
@@ -182,6 +186,11 @@ def test_metrics_have_their_names_in_atropos() -> None:
         "e_0_train_perf/task_duration_mean": 3.0,
         "e_0_train_perf/failed_task_duration_max": 4.0,
         "e_0_train/staleness_mean": 1.0,
+        "e_0_train_perf/mainloop_timings_max": 0.4,
+        "e_0_train_perf/workers_added_per_attempt_mean": 3,
+        "e_0_train_perf/send_latency_mean": 0.5,
+        "e_0_train/outcome/scored": 1,
+        "e_0_train/ending/error": 1,
         "server/server_0_request_time_avg": 1.0,
     }
     assert expected.items() <= recorder.seen.items()
