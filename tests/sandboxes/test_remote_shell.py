@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from environments.errors import SandboxReleased
 from environments.records import SandboxInfo
 from environments.sandboxes.remote_shell import files, program
+from environments.sandboxes.remote_shell.killing import kill
 from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
 from environments.sandboxes.remote_shell.sandbox import Place, RemoteSandbox, absolute
 from environments.sandboxes.singularity.program_process import ACKNOWLEDGEMENT, ProgramProcess
-from environments.sandboxes.ssh import scripts
 
 SHELLS = {
     "dash": ["dash"],
@@ -43,7 +43,7 @@ class ShellMachine(Machine):
         return channel
 
     async def kill(self, mark: str) -> None:
-        killed = await asyncio.create_subprocess_exec(*self.shell, "-c", scripts.kill(mark).decode())
+        killed = await asyncio.create_subprocess_exec(*self.shell, "-c", kill(mark).decode())
         assert await killed.wait() == 0
 
     async def alive(self) -> bool:

@@ -8,7 +8,7 @@ import itertools
 import posixpath
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from environments.errors import SandboxBroken, SandboxReleased
+from environments.errors import SandboxError, SandboxReleased
 from environments.records import SandboxInfo
 from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResult, FileInfo, Sandbox
 from environments.sandboxes.docker import files, tar
@@ -139,7 +139,7 @@ class DockerSandbox(Sandbox):
         try:
             argv = ["/bin/sh", "-c", 'echo "$$" >&2']
             result = await self._commands.run(argv, timeout=_ALIVE_TIMEOUT)
-        except SandboxBroken:
+        except SandboxError:
             return False
         return result.exit_code == 0
 

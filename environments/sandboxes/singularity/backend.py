@@ -17,6 +17,7 @@ from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
 from environments.sandboxes.remote_shell.sandbox import Place, RemoteSandbox
 from environments.sandboxes.singularity import process_table
+from environments.sandboxes.singularity.deadlines import Deadlines
 from environments.sandboxes.singularity.engine import Engine, Instance
 from environments.sandboxes.singularity.images import Images
 from environments.sandboxes.singularity.instance import InstanceMachine
@@ -69,6 +70,7 @@ class SingularityBackend(Backend):
         self._images: Images | None = None
         self._features = Features.first_guess()
         self._probed = False
+        self._deadlines = Deadlines()
         self._live: set[RemoteSandbox] = set()
         self._closed = False
 
@@ -105,6 +107,7 @@ class SingularityBackend(Backend):
         """Release all sandboxes that still live, and the run's directory."""
         self._closed = True
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+        await self._deadlines.close()
         if self._directory is not None:
             await asyncio.to_thread(self._directory.remove)
 
@@ -167,6 +170,7 @@ class SingularityBackend(Backend):
         assert self._engine is not None
         machine = InstanceMachine(self._engine, self._features, instance, family, directory)
         try:
+            await machine.end_after(spec.lifetime, self._deadlines)
             if spec.network.mode == "allow-list":
                 listener = await listen_in_network_of(instance.pid, egress.PORT)
                 machine.proxy = egress.start(spec.network, listener)

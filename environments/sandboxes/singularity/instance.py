@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import select
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, 
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import framed, quote
 from environments.sandboxes.singularity import process_table
+from environments.sandboxes.singularity.deadlines import Deadlines
 from environments.sandboxes.singularity.engine import Engine, Instance
 from environments.sandboxes.singularity.options import Features, exec_arguments
 from environments.sandboxes.singularity.program_process import ACKNOWLEDGEMENT, ProgramProcess
@@ -51,6 +54,7 @@ class InstanceMachine(Machine):
             self._pidfd = os.pidfd_open(instance.pid)
         except ProcessLookupError:
             raise SandboxError(f"instance {instance.name} ended at once") from None
+        self._deadline = math.inf
         self._spare: ProgramProcess | None = None
         self._children: set[ProgramProcess] = set()
         self._watching: set[asyncio.Future[None]] = set()
@@ -65,6 +69,11 @@ class InstanceMachine(Machine):
     def running(self) -> bool:
         """Whether its init still runs."""
         return not self._released and _runs(self._pidfd)
+
+    async def end_after(self, seconds: float, deadlines: Deadlines) -> None:
+        """Have it ended after so long, whatever becomes of us."""
+        await deadlines.set(self._pidfd, self._instance.pid, seconds)
+        self._deadline = time.monotonic() + seconds
 
     async def open(self, program: bytes, receive: Receiver, *, pty: bool = False) -> Channel:
         """Have ``sh`` run ``program`` in the instance."""
@@ -202,6 +211,8 @@ class InstanceMachine(Machine):
             return
         if self._released:
             raise SandboxReleased(f"instance {self._instance.name} was released")
+        if time.monotonic() >= self._deadline - 0.1:
+            raise SandboxError(f"the lifetime of instance {self._instance.name} was over")
         if self._broken or any(child is not self._spare for child in self._children):
             self._broken = True
             raise SandboxBroken(f"instance {self._instance.name} died while a command ran in it")

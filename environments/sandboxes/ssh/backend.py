@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import time
 from typing import TYPE_CHECKING
 
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
-from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
+from environments.sandboxes.remote_shell import killing
+from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
 from environments.sandboxes.remote_shell.sandbox import GONE, Place, RemoteSandbox, absolute, gone_message
 from environments.sandboxes.ssh import scripts
@@ -92,9 +94,11 @@ class SSHBackend(Backend):
             environment=_environment(directory, facts.user, facts.path) | dict(spec.environment),
             prelude=_prelude(directory, family, processes),
         )
-        machine = SSHMachine(self._host, directory, family)
+        machine = SSHMachine(self._host, directory, family, spec.lifetime)
         ended, _, message = await self._host.run(
-            scripts.make_sandbox(directory, place.working_directory if spec.working_directory else None)
+            scripts.make_sandbox(
+                directory, place.working_directory if spec.working_directory else None, spec.lifetime
+            )
         )
         if ended.code:
             await machine.release()
@@ -120,10 +124,12 @@ class SSHBackend(Backend):
 class SSHMachine(Machine):
     """A directory and a family of marked processes."""
 
-    def __init__(self, host: Host, directory: str, family: str) -> None:
+    def __init__(self, host: Host, directory: str, family: str, lifetime: float) -> None:
         self._host = host
         self._directory = directory
         self._family = family
+        self._lifetime = lifetime
+        self._deadline = time.monotonic() + lifetime
         self.on_released = _nothing
 
     async def open(self, program: bytes, receive: Receiver, *, pty: bool = False) -> Channel:
@@ -132,11 +138,20 @@ class SSHMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        code = await self._host.clear(scripts.kill(mark))
+        code = await self._host.clear(killing.kill(mark))
         if code == 1:  # they are another user's now, by sudo or the like
             raise SandboxBroken(f"some processes of the sandbox on {self._host.name} cannot be killed")
         if code:
             raise SandboxError(f"{self._host.name} starts no process any more")
+
+    async def check(self, ended: Exit) -> None:
+        """Raise where a program ended because the sandbox's time was over: then its directory goes next."""
+        while time.monotonic() >= self._deadline - 1.0:
+            if not await self.alive():
+                raise SandboxError(f"the sandbox's lifetime of {self._lifetime:.0f} s was over")
+            if ended.signal is None or time.monotonic() > self._deadline + 3 * scripts.OVERDUE_SECONDS:
+                return
+            await asyncio.sleep(0.2)
 
     async def alive(self) -> bool:
         """Whether the host answers and the sandbox's directory is there."""

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, mark_of, quote, set_mark
+from environments.sandboxes.remote_shell.killing import KILL_MARKED
+from environments.sandboxes.remote_shell.program import mark_of, quote, set_mark
 
-CANNOT_LOOK = 3
-"""Exit code of a program that could not find out what lives, since the machine starts no process."""
+OVERDUE_SECONDS = 5
+"""A sandbox is ended at most so long after its deadline."""
 
 _KILL = f"""
-look() {{
-  found=$(
-    for p in $(
-      grep -ls "^{LIMIT_NAME}  *$1" /proc/[0-9]*/limits
-      grep -ls "{MARK_VARIABLE}=$1" /proc/[0-9]*/environ
-      echo end
-    ); do
-      if [ "$p" = end ]; then echo end; break; fi
-      p=${{p#/proc/}}
-      p=${{p%%/*}}
-      read -r s 2>/dev/null <"/proc/$p/stat" || continue
-      case ${{s##*) }} in [ZX]*) continue ;; esac
-      printf '%s ' "$p"
-    done
-  )
-  # Without its end the list is worth nothing: a shell that cannot fork stops half-way.
-  case $found in *end) found=${{found%end}} ;; *) return {CANNOT_LOOK} ;; esac
-}}
-# Freeze until a look finds nothing new, since what is frozen cannot fork; then kill; then look again.
-kill_marked() {{
-  frozen=; looks=0; kills=0
-  while [ $kills -lt 8 ]; do
-    look "$1" || return {CANNOT_LOOK}
-    if [ -z "$found" ]; then return 0; fi
-    looks=$((looks + 1))
-    if [ "$found" != "$frozen" ] && [ $looks -lt 100 ]; then
-      kill -STOP $found 2>/dev/null
-      frozen=$found
-    else
-      kill -KILL $found 2>/dev/null
-      frozen=; looks=0; kills=$((kills + 1))
-      if [ $kills -gt 3 ]; then sleep 1; fi
-    fi
-  done
-  return 1
-}}
+{KILL_MARKED}
 remove() {{
   rm -rf -- "$1" 2>/dev/null || {{ chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1" 2>/dev/null; }}
 }}
@@ -55,11 +21,6 @@ remove_run() {{
   remove "$1"
 }}
 """
-
-
-def kill(mark: str) -> bytes:
-    """Kill all processes whose mark begins with ``mark``; fails where some cannot be killed."""
-    return _program(f"{_KILL}\nkill_marked {mark}")
 
 
 def remove_sandbox(directory: str, family: str) -> bytes:
@@ -99,11 +60,31 @@ exit 0
 
 
 def make_run(directory: str, owner: str, keeper: str) -> bytes:
-    """Make a run's directory, and in it one that has its keeper killed with the sandboxes."""
+    """Make a run's directory, and in it one that has its keeper killed with the sandboxes.
+
+    What is left behind ends each sandbox at its deadline, and itself with the run's directory.
+    """
     path = quote(directory)
     return _program(
-        f"umask 077; mkdir {path} {path}/{keeper} && echo lease >{path}/lease "
-        f"&& printf '%s\\n' {quote(owner)} >{path}/owner"
+        f"""
+umask 077
+mkdir {path} {path}/{keeper} && echo lease >{path}/lease || exit 1
+printf '%s\\n' {quote(owner)} >{path}/owner || exit 1
+{_KILL}
+end_overdue() {{
+  now=$(date +%s)
+  for f in "$1"/[0-9]*/deadline; do
+    read -r t 2>/dev/null <"$f" && [ "$t" -le "$now" ] || continue
+    f=${{f%/deadline}}
+    kill_marked "${{f##*/}}" && remove "$f"
+  done
+}}
+(
+  trap '' HUP PIPE
+  {set_mark(mark_of(keeper, 1))}
+  while sleep {OVERDUE_SECONDS} && [ -d {path} ]; do end_overdue {path}; done
+) </dev/null >/dev/null 2>&1 &
+"""
     )
 
 
@@ -132,10 +113,11 @@ exit 0
     )
 
 
-def make_sandbox(directory: str, working_directory: str | None) -> bytes:
-    """Make a sandbox's directories."""
+def make_sandbox(directory: str, working_directory: str | None, lifetime: float) -> bytes:
+    """Make the directories of a sandbox that may live ``lifetime`` seconds."""
     path = quote(directory)
-    made = f"umask 077; mkdir {path} && cd {path} && mkdir home tmp scratch || exit 1"
+    made = f"umask 077; mkdir {path} && cd {path} && mkdir home tmp scratch || exit 1\n"
+    made += f"echo $(($(date +%s) + {max(1, round(lifetime))})) >deadline"
     if working_directory is not None:
         made += f"\nmkdir -p -- {quote(working_directory)}"
     return _program(made)

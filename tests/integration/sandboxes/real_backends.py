@@ -28,7 +28,10 @@ from environments.sandboxes.base import Backend, NetworkPolicy, SandboxSpec
 from environments.sandboxes.registry import create_backend
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 
-MODULES = ("test_commands", "test_files", "test_network", "test_processes", "test_shell", "test_transfer")
+MODULES = (
+    *("test_commands", "test_files", "test_lifetime", "test_network", "test_processes", "test_shell"),
+    "test_transfer",
+)
 
 
 def ssh_settings() -> dict[str, Any]:

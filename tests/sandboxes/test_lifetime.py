@@ -1,0 +1,34 @@
+"""A sandbox ends at its deadline, and that is nobody's doing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from environments.errors import SandboxBroken, SandboxError
+from environments.sandboxes.base import SandboxSpec
+
+from .conftest import World
+
+
+def test_the_lifetime_ends_a_sandbox(world: World) -> None:
+    async def main() -> None:
+        async with world.sandbox(SandboxSpec(lifetime=3)) as sandbox, asyncio.timeout(90):
+            with pytest.raises(SandboxError, match="lifetime") as caught:
+                await sandbox.exec("sleep 100")
+            assert not isinstance(caught.value, SandboxBroken)
+            with pytest.raises(SandboxError, match="lifetime"):
+                await sandbox.exec("true")
+            assert not await sandbox.alive()
+
+    asyncio.run(main())
+
+
+def test_what_runs_in_the_background_ends_with_it(world: World) -> None:
+    async def main() -> None:
+        async with world.sandbox(SandboxSpec(lifetime=3)) as sandbox, asyncio.timeout(90):
+            process = await sandbox.spawn("sleep 100")
+            assert await process.wait() == 137
+
+    asyncio.run(main())
