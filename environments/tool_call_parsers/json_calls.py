@@ -55,6 +55,7 @@ class JSONCall:
     values: dict[str, Any]
     end: int
     id: str | None = None
+    keys: frozenset[str] = frozenset()
 
 
 def read_json_call(
@@ -75,9 +76,8 @@ def read_json_call(
     key = next((key for key in argument_keys if key in found.members), argument_keys[0])
     arguments, values = _arguments(found, key, name)
     identifier = found.members.get("id")
-    return JSONCall(
-        name, arguments, values, found.end, identifier if isinstance(identifier, str) and identifier else None
-    )
+    identifier = identifier if isinstance(identifier, str) and identifier else None
+    return JSONCall(name, arguments, values, found.end, identifier, frozenset(found.members))
 
 
 def read_arguments(text: str, position: int, name: str) -> tuple[str, dict[str, Any], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ _FIRST_WINDOW = 4096
 _LONGEST_TOKEN = 16  # of what a cut can split besides strings: literals and escapes
 
 
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"|[\[\]{}]|"')
 _LITERALS = ("true", "false", "null", "-")
 
 
@@ -116,6 +118,24 @@ def read_object(text: str, position: int) -> JSONObject:
             raise NotJSON("expecting ',' or '}'", position, ended=position >= len(text))
     result.end = position + 1
     return result
+
+
+def skip_balanced(text: str, position: int, limit: int) -> int | None:
+    """The position after what looks like one value from ``position`` on, judged by its brackets and
+    strings alone; None where that does not end before ``limit``. For going on behind a value that is
+    broken inside."""
+    depth = 0
+    for match in _BRACKETS.finditer(text, position, limit):
+        mark = match.group()
+        if mark in "[{":
+            depth += 1
+        elif mark in "]}":
+            depth -= 1
+            if depth <= 0:
+                return match.end() if depth == 0 else None
+        elif depth == 0:
+            return None
+    return None
 
 
 def strict_text(raw: str, value: Any) -> str:

@@ -10,12 +10,28 @@ from environments.tool_call_parsers.base import ToolCallParser
 _PACKAGE = "environments.tool_call_parsers"
 
 _FAMILIES = {
+    "deepseek_v3": "deepseek_v3_parser:DeepseekV3Parser",
+    "deepseek_v3_1": "deepseek_v3_1_parser:DeepseekV31Parser",
+    "glm45": "glm45_parser:Glm45Parser",
+    "glm47": "glm47_parser:Glm47Parser",
     "hermes": "hermes_parser:HermesParser",
+    "kimi_k2": "kimi_k2_parser:KimiK2Parser",
+    "llama3_json": "llama_parser:LlamaParser",
     "longcat": "longcat_parser:LongcatParser",
+    "mistral": "mistral_parser:MistralParser",
     "qwen": "qwen_parser:QwenParser",
+    "qwen3_coder": "qwen3_coder_parser:Qwen3CoderParser",
 }
 
-_ALIASES: dict[str, str] = {}
+_ALIASES: dict[str, str] = {
+    "deepseek_v31": "deepseek_v3_1",
+    "deepseekv3": "deepseek_v3",
+    "deepseekv31": "deepseek_v3_1",
+    "glm": "glm47",
+    "llama3": "llama3_json",
+    "llama4_json": "llama3_json",
+    "qwen25": "qwen",
+}
 """Names that engines use for the same format."""
 
 AUTO = "auto"

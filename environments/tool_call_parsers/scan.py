@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from environments.tool_call_parsers.calls import Function, ToolCall, new_call_id
 from environments.tool_call_parsers.result import CallAttempt, CallStatus, ParseResult
 from environments.tool_call_parsers.schema import ToolSchemas
+
+_NOT_BLANK = re.compile(r"\S")
 
 
 class Scan:
@@ -36,6 +39,10 @@ class Scan:
         self._removed: list[tuple[int, int]] = []
         self._thoughts: list[tuple[int, int]] = []
         self._closed: bool | None = None
+        self._reported = 0
+        self._first = (-1, -1)
+        self.memo: dict[object, Any] = {}
+        """What a parser worked out about the whole text and needs again."""
 
     def is_marker(self, marker: str, position: int) -> bool:
         """Whether what reads like ``marker`` at ``position`` was sampled as that one token.
@@ -44,6 +51,13 @@ class Scan:
         """
         places = self._markers.get(marker)
         return places is None or position in places
+
+    def spelled_out(self, position: int) -> bool:
+        """Whether some marker reads at ``position`` that was not sampled as its token."""
+        return any(
+            position not in places and self.text.startswith(marker, position)
+            for marker, places in self._markers.items()
+        )
 
     def at(self, marker: str, position: int) -> bool:
         """Whether ``marker`` stands at ``position``."""
@@ -75,20 +89,37 @@ class Scan:
         self._attempts.append(CallAttempt(status, raw, (start, end), name, values, call.id, problem))
         self._calls.append(call)
         self._removed.append((start, end))
+        self._reported = end
 
     def reject(self, start: int, end: int, status: CallStatus, problem: str, name: str | None = None) -> None:
         """What stands between ``start`` and ``end`` was meant as a call and is none; it stays content."""
         self._attempts.append(CallAttempt(status, self.text[start:end], (start, end), name, problem=problem))
+        self._reported = end
 
     def drop(self, start: int, end: int) -> None:
         """A marker around calls that belongs to no content."""
         self._removed.append((start, end))
+        self._reported = max(self._reported, end)
 
     def think(self, start: int, body: int, body_end: int, end: int, *, closed: bool) -> None:
         """Thinking stands between ``body`` and ``body_end``; with its markers it reaches to ``end``."""
         self._thoughts.append((body, body_end))
         self._removed.append((start, end))
+        self._reported = end
         self._closed = closed
+
+    def follows_call(self, position: int) -> bool:
+        """Whether only blanks stand between ``position`` and what was reported last, or the beginning of
+        the text."""
+        if self._first[0] != self._reported:
+            match = _NOT_BLANK.search(self.text, self._reported)
+            self._first = (self._reported, match.start() if match else len(self.text))
+        return self._reported <= position <= self._first[1]
+
+    @property
+    def accepted(self) -> int:
+        """How many calls were accepted so far."""
+        return len(self._calls)
 
     @property
     def has_thought(self) -> bool:
@@ -116,7 +147,7 @@ class Scan:
             return self.text
         pieces: list[str] = []
         position = 0
-        for start, end in [*self._removed, (len(self.text), len(self.text))]:
+        for start, end in [*sorted(self._removed), (len(self.text), len(self.text))]:
             piece = self.text[position:start]
             if piece and not piece.isspace():  # blanks that only separated blocks vanish with them
                 pieces.append(piece)

@@ -49,14 +49,30 @@ class ToolSchemas:
         properties = self._parameters[name].get("properties")
         return properties if isinstance(properties, Mapping) else None
 
-    def value(self, tool: str, parameter: str, text: str) -> tuple[Any, str]:
+    def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a tool of that name is offered and takes just these arguments, whatever their types."""
+        if self._parameters is None or name not in self._parameters:
+            return False
+        required = self._parameters[name].get("required")
+        known = self.properties(name) or {}
+        needed = required if isinstance(required, list) else []
+        return all(key in arguments for key in needed) and all(key in known for key in arguments)
+
+    def value(
+        self, tool: str, parameter: str, text: str, *, is_string: bool | None = None
+    ) -> tuple[Any, str]:
         """The value that ``text`` stands for, and its JSON text.
 
         Where the schema allows a string, the text is the value, byte for byte (``null`` is null if the
         schema says so too). Otherwise it is JSON; ``True``, ``False``, ``None`` and Python's lists and
         mappings count as well, since chat templates write them. What fits neither stays a string.
+        ``is_string`` is what the format itself says of the value: it decides where the schema does not.
         """
         types = self._types(tool, parameter)
+        if is_string and (not types or "string" in types):
+            return text, json_text(text)
+        if is_string is False and types != {"string"}:
+            types -= {"string"}
         if "string" in types and not ("null" in types and text.strip() in ("null", "None")):
             return text, json_text(text)
         return _untyped_value(text, types)
