@@ -164,10 +164,10 @@ class Endpoints:
 
     async def groups(self, request: Request) -> Response:
         namespace = _namespace(request)
-        after, limit = _number(request, "after") or 0, _number(request, "limit") or _MOST_GROUPS
-        if limit < 1:
+        after, limit = _number(request, "after") or 0, _number(request, "limit")
+        if limit is not None and limit < 1:
             raise Refused("limit", "at least 1 is needed")
-        ids = await self.service.stored_groups(namespace, after, min(limit, _MOST_GROUPS))
+        ids = await self.service.stored_groups(namespace, after, min(limit or _MOST_GROUPS, _MOST_GROUPS))
         return GroupsReply(  # type: ignore[return-value]  # any ASGI application may be returned
             "groups",
             ids,

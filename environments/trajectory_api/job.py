@@ -97,9 +97,10 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were handed out."""
+        """Whether all steps were handed out and none waits to be acknowledged."""
         steps = self.registration.num_steps if self.registration else 0
-        return steps > 0 and self.step >= steps
+        waiting = any(batch.consumer is not None for batch in self.batches.values())
+        return steps > 0 and self.step >= steps and not waiting
 
     @property
     def batch_size(self) -> int:

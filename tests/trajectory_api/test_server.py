@@ -208,6 +208,73 @@ def test_a_consumer_keeps_its_batch_until_it_acknowledges(url: str) -> None:
     assert call(url, "GET", "/batch?consumer=c")[1]["batch"] == other["batch"]
 
 
+def test_a_trainer_that_crashed_in_its_last_step_goes_on(url: str) -> None:
+    trainer = started(url, num_steps=1, batch_size=2)
+    call(url, "POST", "/scored_data", group(1))
+    last = call(url, "GET", "/batch?consumer=a")[1]
+    assert trainer.register()["resumed"]
+    assert call(url, "GET", "/batch?consumer=a")[1] == last
+    assert call(url, "POST", "/batch/acknowledge", {"batch_id": last["batch_id"]})[0] == 200
+    assert not trainer.register()["resumed"]
+
+
+def test_groups_beyond_the_staleness_are_dropped_and_counted(running: Server, url: str) -> None:
+    started(url, batch_size=2, max_staleness=1)
+    for number, version in enumerate([3, 5, 4]):
+        call(url, "POST", "/scored_data", group(number, policy_version=version))
+    batch = call(url, "GET", "/batch?policy_version=5")[1]["batch"]
+    assert batch[0]["tokens"][0][0] == 1 and batch[0]["policy_version"] == 5
+    assert call(url, "GET", "/status")[1]["queue_size"] == 1
+    assert call(url, "GET", "/batch?policy_version=6")[1] == {"batch": None}
+    namespace = url.rpartition("/")[2]
+    line = f'trajectory_api_groups_stale_total{{namespace="{namespace}"}} 2'
+    assert line in call(running.url, "GET", "/metrics")[1]
+
+
+def test_namespaces_have_nothing_in_common(running: Server, url: str) -> None:
+    first, second = f"{url}a", f"{url}b"
+    trainers = [started(first, batch_size=2), started(second, batch_size=4, starting_step=7)]
+    for number in range(2):
+        call(first, "POST", "/scored_data", group(number, idempotency_key=f"{number}"))
+        call(second, "POST", "/scored_data", group(10 + number, idempotency_key=f"{number}"))
+    assert call(second, "GET", "/status")[1] == {"current_step": 7, "queue_size": 2}
+    assert trainers[0].fetch() and trainers[0].groups == [0]
+    assert call(first, "GET", "/reset_data")[0] == 200
+    assert trainers[1].fetch() and trainers[1].groups == [10, 11]
+    assert call(running.url, "GET", "/status")[1] == {"current_step": 0, "queue_size": 0}
+    assert call(f"{running.url}/ns/{'x' * 70}", "POST", "/register", REGISTRATION)[0] == 422
+
+
+def test_an_environment_that_is_gone_stops_blocking(tmp_path: Path) -> None:
+    with server(tmp_path, "--lease", "1") as running:
+        started(running.url)
+        join = {**JOIN, "min_batch_allocation": 0.5}
+        for _ in range(2):
+            assert call(running.url, "POST", "/register-env", join)[1]["status"] == "success"
+        for number in range(3):
+            call(running.url, "POST", "/scored_data", group(number, env_id=0))
+        assert call(running.url, "GET", "/batch")[1] == {"batch": None}  # the other one has a minimum
+        time.sleep(1.2)
+        call(running.url, "GET", "/status-env", {"env_id": 0})
+        assert len(call(running.url, "GET", "/batch")[1]["batch"]) == 2
+
+
+def test_reading_along_changes_nothing(url: str) -> None:
+    trainer = started(url)
+    for number in range(5):
+        call(url, "POST", "/scored_data", group(number))
+    assert call(url, "GET", "/groups?after=0&limit=0")[0] == 422
+    first = call(url, "GET", "/groups?after=0&limit=2")[1]
+    rest = call(url, "GET", f"/groups?after={first['last']}")[1]
+    read = [*first["groups"], *rest["groups"]]
+    assert [one["tokens"] for one in read] == [group(n)["tokens"] for n in range(5)]
+    assert read[-1]["group_id"] == rest["last"]
+    assert call(url, "GET", f"/groups?after={rest['last']}")[1]["groups"] == []
+    assert call(url, "GET", "/status")[1] == {"current_step": 0, "queue_size": 5}
+    trainer.fetch(), trainer.fetch()
+    assert trainer.groups == [0, 1, 2, 3]
+
+
 def test_only_those_who_understand_it_are_asked_to_wait(url: str) -> None:
     started(url)
     codes = [call(url, "POST", "/scored_data", group(n), {"X-Accept-Backpressure": "1"})[0] for n in range(8)]
