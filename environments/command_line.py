@@ -29,6 +29,7 @@ _USAGE = """\
 usage: hermes-env ENVIRONMENT {serve,process,evaluate} [options]
        hermes-env list
        hermes-env show FILE [N]
+       hermes-env sandboxes {list,reap,shell} [options]
        hermes-env export {sft,dpo} SOURCE OUTPUT [options]
        hermes-env api [options]
 
@@ -38,12 +39,13 @@ Evaluate agents, make training data, or roll out for a trainer.
                or package.module:MyEnv
   list         list the built-in environments
   show         show the results in FILE, or its N-th record
+  sandboxes    list the sandboxes of all runs, remove what is left of dead ones, enter one
   export       write rollouts as rows for fine-tuning (sft) or preference training (dpo)
   api          run the trajectory API that 'serve' and trainers talk to (also: run-api)
 
 'hermes-env ENVIRONMENT evaluate --help' lists the options of a subcommand with their defaults.
 """
-_COMMANDS = ("list", "show", "export", "api")
+_COMMANDS = ("list", "show", "export", "sandboxes", "api")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,6 +87,10 @@ def _dispatch(argv: list[str]) -> int:
         from environments.results.show import main as show
 
         return int(show(rest))
+    if command == "sandboxes":
+        from environments.sandboxes_command import main as sandboxes
+
+        return sandboxes(rest)
     if command == "export":
         from environments.exports.main import main as export
 

@@ -20,6 +20,9 @@ _BACKENDS = {
     "singularity": "environments.sandboxes.singularity.backend:SingularityBackend",
 }
 
+NAMES = tuple(_BACKENDS)
+"""The built-in backends."""
+
 
 def create_backend(name: str, config: HermesAgentEnvConfig, run_id: str) -> Backend:
     """Make the backend ``name`` for one environment and run; called inside a running event loop.
