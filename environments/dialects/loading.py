@@ -1,0 +1,158 @@
+"""Finding a tokenizer with its chat template, and making a verified dialect of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from environments.dialects.families import Family
+from environments.dialects.template import ChatTemplate
+from environments.dialects.template_dialect import KeepThinking, TemplateDialect
+from environments.dialects.tokenizer import ChatTokenizer
+from environments.dialects.verification import verified
+from environments.errors import ConfigError, MissingExtra
+from environments.tool_call_parsers import get_parser
+from environments.tool_call_parsers.base import ToolCallParser
+
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja")
+_VARIABLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+def load_dialect(
+    tokenizer: str | Path,
+    *,
+    tool_parser: str | ToolCallParser | None = None,
+    chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    thinking: KeepThinking = "template",
+) -> TemplateDialect:
+    """The dialect of the model whose tokenizer is in a folder, a ``tokenizer.json``, or on the hub.
+
+    ``tool_parser`` is a parser or its name; unset, the chat template tells. ``chat_template`` is a
+    template, or a file with one, in the place of the tokenizer's own. Raises ``ConfigError`` where
+    there is no such tokenizer, or its template cannot be extended turn by turn, saying why;
+    ``MissingExtra`` without ``tokenizers``.
+    """
+    folder = _folder(str(tokenizer))
+    configuration = _read_json(folder / "tokenizer_config.json")
+    source = _template_source(folder, configuration, chat_template, str(tokenizer))
+    encoder = ChatTokenizer(_backend(folder, str(tokenizer)))
+    variables = _variables(configuration, _read_json(folder / "special_tokens_map.json"))
+    parser = tool_parser if isinstance(tool_parser, ToolCallParser) else _parser(tool_parser, source)
+    stops = _configured_stops(encoder, variables, _read_json(folder / "generation_config.json"))
+    dialect = TemplateDialect(
+        tokenizer=encoder,
+        template=ChatTemplate(source, variables),
+        parser=parser,
+        stop_token_ids=stops,
+        family=Family(),
+        options=dict(chat_template_kwargs or {}),
+        thinking=thinking,
+    )
+    return verified(dialect, str(tokenizer))
+
+
+def _folder(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path.parent
+    if path.is_dir():
+        return path
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ConfigError(f"tokenizer {name!r}: there is no such folder")
+    return _download(name)
+
+
+def _download(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError:
+        raise MissingExtra(f"tokenizer {name!r}", "tokens") from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*_FILES, *_TEMPLATE_FILES]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"tokenizer {name!r} is no folder here and cannot be had from the hub: {reason}"
+        ) from None
+
+
+def _backend(folder: Path, name: str) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingExtra("exact tokens (a managed session)", "tokens") from None
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ConfigError(
+            f"tokenizer {name!r} has no tokenizer.json; make one with "
+            "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        )
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+        raise ConfigError(f"tokenizer {name!r}: tokenizer.json cannot be read: {error}") from None
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _template_source(folder: Path, configuration: Mapping[str, Any], given: str | None, name: str) -> str:
+    if given is not None:
+        if "{" in given:
+            return given
+        if not Path(given).is_file():
+            raise ConfigError(f"chat_template {given!r} is neither a template nor a file")
+        return Path(given).read_text(encoding="utf-8")
+    for file in ("additional_chat_templates/tool_use.jinja", "chat_template.jinja"):
+        if (folder / file).is_file():
+            return (folder / file).read_text(encoding="utf-8")
+    template = _read_json(folder / "chat_template.json").get("chat_template")
+    template = template or configuration.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("tool_use") or named.get("default")
+    if not isinstance(template, str):
+        raise ConfigError(f"tokenizer {name!r} has no chat template; give one with chat_template")
+    return template
+
+
+def _parser(name: str | None, template: str) -> ToolCallParser:
+    return get_parser(name or "hermes")
+
+
+def _variables(*configurations: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for configuration in configurations:
+        for key in _VARIABLES:
+            value = configuration.get(key)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found.setdefault(key, text)
+    return found
+
+
+def _configured_stops(
+    encoder: ChatTokenizer, variables: Mapping[str, str], generation: Mapping[str, Any]
+) -> tuple[int, ...]:
+    stops: list[int] = []
+    named = generation.get("eos_token_id")
+    stops += [named] if isinstance(named, int) else [n for n in named or [] if isinstance(n, int)]
+    eos = encoder.token_to_id(variables["eos_token"]) if "eos_token" in variables else None
+    if eos is not None:
+        stops.append(eos)
+    return tuple(dict.fromkeys(stops))
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file.name} is no valid JSON: {error}") from None
+    return value if isinstance(value, dict) else {}
