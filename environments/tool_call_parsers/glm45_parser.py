@@ -33,7 +33,7 @@ class Glm45Parser(ToolCallParser):
 
     opening = _OPEN
     markers = (_OPEN, _CLOSE, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
-    stop_texts = ("<|observation|>", "<|user|>", "<|endoftext|>")
+    stop_texts: ClassVar[tuple[str, ...]] = ("<|observation|>", "<|user|>", "<|endoftext|>")
     grammar: ClassVar[CompiledGrammar] = key_value_grammar()
 
     def read(self, scan: Scan, start: int) -> int:
