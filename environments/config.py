@@ -182,6 +182,16 @@ class BaseEnvConfig(BaseModel):
         description="Attempts that ran out of context or token budget train with the reward they have, or "
         "count for the group's mean alone.",
     )
+    branch_reward: Literal["every", "last"] = Field(
+        default="every",
+        description="Phase 2, where a rollout's history forked: every branch trains with the rollout's "
+        "reward, or the last one alone.",
+    )
+    long_sequences: Literal["drop", "truncate"] = Field(
+        default="drop",
+        description="serve: sequences longer than the trainer takes are left out, or end with the last "
+        "reply that fits.",
+    )
     rollout_timeout: float | None = Field(
         default=None,
         gt=0,

@@ -63,4 +63,5 @@ async def roll_out_group(environment: BaseEnv, item: Item) -> ScoredDataGroup:
         include_messages=config.include_messages,
         config=config,
         over_limit=TrainingUse(config.over_limit_attempts),
+        last_branch=config.branch_reward == "last",
     )

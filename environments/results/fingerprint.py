@@ -56,7 +56,7 @@ _OUTPUT = {
     "ensure_scores_are_not_same",
 }
 _SELECTION = {"limit", "item_ids", "task_filter", "skip_tasks", "attempts", "resume"}
-_GROUPS = {"failed_attempts", "over_limit_attempts"}
+_GROUPS = {"failed_attempts", "over_limit_attempts", "branch_reward", "long_sequences"}
 _FAILURES = {
     "model_error_retries",
     "sandbox_error_retries",

@@ -78,12 +78,14 @@ def group_from_attempts(
     include_messages: bool,
     config: Any = None,
     over_limit: TrainingUse = TrainingUse.TRAIN,
+    last_branch: bool = False,
 ) -> ScoredDataGroup:
     """The group of one draw: scored attempts become rows, the others stand in ``failed``.
 
     Several tries of an attempt count as the last one. An attempt with several token sequences gives
     several rows with the same ``rollout_id``; one without any gives placeholder tokens, marked in
-    ``overrides``. ``config`` is the environment's configuration; its secrets are removed here.
+    ``overrides``. ``last_branch`` leaves only the last of several. ``config`` is the environment's
+    configuration; its secrets are removed here.
     """
     settings = scrub(config) if config is not None else None
     rows: list[dict[str, Any]] = []
@@ -94,7 +96,7 @@ def group_from_attempts(
         if use is TrainingUse.EXCLUDE:
             failed.append(_failed(draw, attempt, settings))
             continue
-        rows.extend(_rows(draw, attempt, use, settings))
+        rows.extend(_rows(draw, attempt, use, settings, last_branch))
         for name in _PER_GROUP:
             if group[name] is None and attempt.row.get(name) is not None:
                 group[name] = plain(attempt.row[name])
@@ -110,9 +112,12 @@ def group_from_attempts(
     return group  # type: ignore[return-value]  # all keys are those of KEY_ORDER
 
 
-def _rows(draw: int, attempt: Attempt, use: TrainingUse, settings: Any) -> list[dict[str, Any]]:
+def _rows(
+    draw: int, attempt: Attempt, use: TrainingUse, settings: Any, last_branch: bool
+) -> list[dict[str, Any]]:
     sequences = attempt.sequences or [TokenSequence(tokens=[0], mask=[MASKED], logprobs=[MASKED_LOGPROB])]
-    return [_row(draw, attempt, use, settings, sequences, branch) for branch in range(len(sequences))]
+    first = len(sequences) - 1 if last_branch else 0
+    return [_row(draw, attempt, use, settings, sequences, branch) for branch in range(first, len(sequences))]
 
 
 def _row(

@@ -62,7 +62,7 @@ def _refuse_placeholders(environment: BaseEnv) -> None:
     """Known before anything is rolled out: the built-in rollout has no token ids over such servers."""
     built_in = type(environment).collect_trajectory.__module__ == "environments.hermes_base_env"
     kinds = {config.server_type for config in environment.server_configs}
-    if built_in and kinds <= {"openai", "oracle", "nop"} and not environment.config.allow_placeholder_tokens:
+    if built_in and not kinds & {"vllm", "sglang"} and not environment.config.allow_placeholder_tokens:
         raise no_tokens(f"--openai.server_type {'/'.join(sorted(kinds))}")
 
 

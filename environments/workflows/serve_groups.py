@@ -163,6 +163,7 @@ class Groups:
                 max_token_length=training.max_token_length,
                 generation_params=self._generation_parameters(),
                 policy_version=step,
+                truncate=self.environment.config.long_sequences == "truncate",
                 tools=await asyncio.to_thread(self._tools, data),
             )
         except UserCodeError as error:
@@ -245,7 +246,7 @@ def no_tokens(what: str) -> ConfigError:
     """The error of a training that would learn from placeholders."""
     return ConfigError(
         f"{what} gives no token ids, so a trainer would learn from placeholders; use --openai.server_type "
-        "vllm, sglang or llamacpp, or accept it with --env.allow_placeholder_tokens true"
+        "vllm or sglang, or accept it with --env.allow_placeholder_tokens true"
     )
 
 

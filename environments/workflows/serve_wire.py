@@ -28,6 +28,15 @@ _PER_ROW = (
 _METADATA = ("item_id", "attempt", "branch", "ending", "outcome", "model", "turns")
 """What goes with the messages of a row, for those who make data of them."""
 
+_PER_TOKEN = (
+    "tokens",
+    "masks",
+    "inference_logprobs",
+    "advantages",
+    "ref_logprobs",
+    "distill_token_ids",
+    "distill_logprobs",
+)
 _PER_GROUP = ("generation_params", "group_overrides", "images")
 
 
@@ -49,10 +58,12 @@ def outgoing(
     generation_params: dict[str, Any] | None = None,
     policy_version: int | None = None,
     tools: list[dict[str, Any]] | None = None,
+    truncate: bool = False,
 ) -> Outgoing | None:
     """The group as it is sent; None where no row is left.
 
-    Rows longer than ``max_token_length`` (where it is positive) are left out. ``policy_version`` is the
+    Rows longer than ``max_token_length`` (where it is positive) are left out; with ``truncate`` they end
+    with the last reply that fits, and ``overrides`` says how long they were. ``policy_version`` is the
     fallback where the sequences do not say which version sampled them. Messages, where they are sent, go
     with the ``tools`` that the model was given and a word about each row. Raises ``UserCodeError`` where
     the lengths of the group's own columns contradict each other.
@@ -61,6 +72,8 @@ def outgoing(
     notes: dict[str, int] = {}
     rows = list(range(len(group["tokens"])))
     if max_token_length > 0:
+        if truncate:
+            group, notes["row_truncated"] = _truncated(group, max_token_length)
         short = [i for i in rows if len(group["tokens"][i]) <= max_token_length]
         notes["row_too_long"] = len(rows) - len(short)
         rows = short
@@ -89,6 +102,41 @@ def outgoing(
     body["policy_version"] = policy_version if version is None else version
     trained = [sum(token != MASKED for token in mask) for mask in body["masks"]]
     return Outgoing(body, members, trained, {name: count for name, count in notes.items() if count})
+
+
+def _truncated(group: ScoredDataGroup, limit: int) -> tuple[ScoredDataGroup, int]:
+    """The group with its long rows cut after the last reply that fits, and how many those were.
+
+    Rows of which no reply fits stay as they are.
+    """
+    ends = {
+        i: end
+        for i, mask in enumerate(group["masks"])
+        if len(mask) > limit and (end := _end_of_reply(mask, limit))
+    }
+    if not ends:
+        return group, 0
+    cut: Any = dict(group)
+    for name in _PER_TOKEN:
+        if column := cut.get(name):
+            cut[name] = [
+                row[: ends[i]] if i in ends and row and len(row) == len(group["tokens"][i]) else row
+                for i, row in enumerate(column)
+            ]
+    overrides = cut.get("overrides") or [None] * len(group["tokens"])
+    cut["overrides"] = [
+        {**(entry or {}), "truncated_from": len(group["tokens"][i])} if i in ends else entry or {}
+        for i, entry in enumerate(overrides)
+    ]
+    return cut, len(ends)
+
+
+def _end_of_reply(mask: list[int], limit: int) -> int:
+    """Where the last trained reply of at most ``limit`` tokens from the start ends; 0 for none."""
+    for end in range(limit, 0, -1):
+        if mask[end - 1] != MASKED and mask[end] == MASKED:
+            return end
+    return 0
 
 
 def check_lengths(group: ScoredDataGroup) -> None:

@@ -76,6 +76,40 @@ def test_rows_that_are_too_long_are_left_out_and_told() -> None:
     assert outgoing(forked(), rollout_ids=True, max_token_length=3) is None
 
 
+def two_replies() -> Any:
+    """One rollout: a prompt of 2, a reply of 3, a tool's answer of 2, a reply of 3."""
+    tokens = list(range(10))
+    mask = [-100, -100, 2, 3, 4, -100, -100, 7, 8, 9]
+    logprobs = [1.0 if m == -100 else -0.5 for m in mask]
+    group = group_from_attempts(
+        0, [attempt(0, 1.0, Sequence(tokens, mask, logprobs))], include_messages=False
+    )
+    group["advantages"] = [[0.1] * 10]
+    return group
+
+
+@pytest.mark.parametrize(("limit", "left"), [(10, 10), (9, 5), (6, 5), (5, 5)])
+def test_long_rows_end_with_the_last_reply_that_fits(limit: int, left: int) -> None:
+    out = sent(two_replies(), max_token_length=limit, truncate=True)
+    for name in ("tokens", "masks", "inference_logprobs", "advantages"):
+        assert [len(row) for row in out.body[name]] == [left]
+    cut = left < 10
+    assert out.body["overrides"] == ([{"truncated_from": 10}] if cut else None)
+    assert out.notes == ({"row_truncated": 1} if cut else {})
+    assert out.body["scores"] == [1.0]
+
+
+def test_a_row_of_which_no_reply_fits_is_left_out() -> None:
+    assert outgoing(two_replies(), rollout_ids=False, max_token_length=4, truncate=True) is None
+
+
+def test_the_last_branch_may_train_alone() -> None:
+    attempts = [attempt(0, 1.0, sequence(6, 2), sequence(8, 4)), attempt(1, 0.0, sequence(5, 5))]
+    group = group_from_attempts(0, attempts, include_messages=False, last_branch=True)
+    assert [len(row) for row in group["tokens"]] == [8, 5]
+    assert [row["branch"] for row in group["metadata"]] == [1, 0]
+
+
 def test_columns_that_contradict_each_other_are_the_environments_error() -> None:
     group = {"tokens": [[1, 2]], "masks": [[1]], "scores": [1.0]}
     with pytest.raises(UserCodeError, match="masks"):
