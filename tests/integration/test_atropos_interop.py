@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -17,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.trajectory_api.running import call, free_port, server
+from tests.integration.atropos_server import PYTHON, WHY_NOT, started, their_api
+from tests.trajectory_api.running import call, server
 from tests.workflows.training import make, serve
 
-PYTHON = os.environ.get("HERMES_TEST_ATROPOS_PYTHON", "")
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 OUR_ENVIRONMENT = ROOT / "environments" / "terminal_test_env" / "terminal_test_env.py"
@@ -28,37 +27,8 @@ OUR_ENVIRONMENT = ROOT / "environments" / "terminal_test_env" / "terminal_test_e
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not PYTHON, reason="HERMES_TEST_ATROPOS_PYTHON names no Python with atroposlib 0.4.0"),
+    pytest.mark.skipif(not PYTHON, reason=WHY_NOT),
 ]
-
-
-@contextmanager
-def started(command: list[str], cwd: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=cwd, stdout=output, stderr=subprocess.STDOUT, text=True)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def their_api(directory: Path) -> Iterator[str]:
-    """Their ``run-api`` on loopback."""
-    port = free_port()
-    command = [PYTHON, "-m", "uvicorn", "atroposlib.api:app", "--host", "127.0.0.1", "--port", str(port)]
-    with started(command, directory, directory / "api.log"):
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                assert call(url, "GET", "/")[0] == 200
-                break
-            except OSError:
-                assert time.monotonic() < deadline, (directory / "api.log").read_text()
-                time.sleep(0.2)
-        yield url
 
 
 @contextmanager
@@ -205,62 +175,3 @@ def test_both_environments_share_our_server_by_their_minima(tmp_path: Path) -> N
             assert sum(len(g["tokens"]) for g in theirs) >= 3
             assert sum(len(g["tokens"]) for g in batch if not g["messages"]) >= 3
             assert sum(len(g["tokens"]) for g in batch) <= 10
-
-
-@pytest.mark.parametrize("which", ["theirs", "ours"])
-def test_the_protocol_is_the_same_for_good_input(which: str, tmp_path: Path) -> None:
-    """Every reply that a 0.4.0 client reads, from both servers; what differs on purpose is in the docs."""
-    register = {
-        "wandb_group": "g",
-        "wandb_project": "p",
-        "batch_size": 4,
-        "max_token_len": 64,
-        "checkpoint_dir": "c",
-        "save_checkpoint_interval": 7,
-        "starting_step": 3,
-        "num_steps": 50,
-    }
-    join = {"max_token_length": 64, "desired_name": "e", "weight": 1.0, "group_size": 2}
-    group = {"tokens": [[1, 2], [3]], "masks": [[-100, 2], [3]], "scores": [0.5, 1.0], "env_id": 0}
-    with their_api(tmp_path) if which == "theirs" else our_url(tmp_path) as url:
-        assert call(url, "GET", "/batch")[1]["status"] == "error"
-        assert isinstance(call(url, "POST", "/register", register)[1]["uuid"], int)
-        assert call(url, "POST", "/register", {})[0] == 422
-        assert call(url, "POST", "/register-env", join)[1] == {"status": "wait for trainer to start"}
-        assert call(url, "GET", "/batch")[1] == {"batch": None}
-        reply = call(url, "POST", "/register-env", join)[1]
-        expected = {"env_id": 0, "wandb_name": "e_0", "starting_step": 3, "checkpoint_interval": 7}
-        assert {
-            **expected,
-            "status": "success",
-            "num_steps": 50,
-            "checkpoint_dir": "c",
-        }.items() <= reply.items()
-        assert call(url, "POST", "/register-env", join)[1]["wandb_name"] == "e_1"
-        assert call(url, "GET", "/info")[1] == {"batch_size": 4, "max_token_len": 64}
-        assert call(url, "GET", "/wandb_info")[1] == {"group": "g", "project": "p"}
-        for _ in range(3):
-            assert call(url, "POST", "/scored_data", group)[1] == {"status": "received"}
-        reply = call(url, "POST", "/scored_data_list", [group])[1]
-        assert reply == {"status": "received", "groups_processed": 1}
-        status = call(url, "GET", "/status-env", {"env_id": 0})[1]
-        expected = {"current_step": 3, "queue_size": 4, "self_queue_size": 4, "max_group_size": 2}
-        assert {**expected, "unallocated_fraction": 1.0, "env_weight": 0.5}.items() <= status.items()
-        assert call(url, "GET", "/status")[1] == {"current_step": 3, "queue_size": 4}
-        batch = call(url, "GET", "/batch")[1]["batch"]
-        assert len(batch) == 2
-        for name, value in group.items():
-            assert batch[0][name] == value
-        assert {k for k, v in batch[0].items() if v is None} == {
-            *("advantages", "ref_logprobs", "messages", "generation_params", "inference_logprobs"),
-            *("overrides", "group_overrides", "images", "distill_token_ids", "distill_logprobs"),
-        }
-        assert call(url, "GET", "/latest_example")[1]["tokens"] == group["tokens"]
-        assert call(url, "POST", "/disconnect-env", {"env_id": 0})[1] == {"status": "success"}
-        assert call(url, "GET", "/reset_data") == (200, "Reset successful")
-
-
-@contextmanager
-def our_url(directory: Path) -> Iterator[str]:
-    with server(directory / "data") as running:
-        yield running.url
