@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class HermesError(Exception):
@@ -119,7 +120,11 @@ class EngineUnusable(SandboxError):
 
 
 class VerifierError(HermesError):
-    """The verifier could not reach a verdict."""
+    """The verifier could not reach a verdict. ``evidence`` is a verdict without a reward, or None."""
+
+    def __init__(self, message: str, *, evidence: Any = None) -> None:
+        self.evidence = evidence
+        super().__init__(message)
 
 
 class UserCodeError(HermesError):

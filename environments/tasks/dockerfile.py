@@ -105,7 +105,7 @@ def _take(replay: Replay, arguments: dict[str, str], word: str, rest: str) -> No
 
 
 def _take_copy(replay: Replay, word: str, rest: str) -> None:
-    flags: list[str] = []
+    whole, flags = rest, list[str]()
     while rest.startswith("--"):
         flag, _, rest = rest.partition(" ")
         flags.append(flag)
@@ -113,7 +113,7 @@ def _take_copy(replay: Replay, word: str, rest: str) -> None:
     paths = _words(rest)
     remote = any(p.startswith(("http://", "https://", "git@")) for p in paths[:-1])
     if len(paths) < 2 or remote or any(flag.startswith("--from") for flag in flags):
-        replay.problems.append(f"{word} {rest[:60]}")
+        replay.problems.append(f"{word} {whole[:60]}")
         return
     target = posixpath.join(replay.working_directory or "/", paths[-1])
     if paths[-1].endswith("/") or paths[-1] in (".", "./") or len(paths) > 2:

@@ -1,0 +1,1 @@
+"""Programs that are sent into a sandbox; nothing here is imported by the framework."""

@@ -1,0 +1,2 @@
+#!/bin/sh
+exec /bin/sh "$HERMES_BUNDLE/standin.sh" "${0##*/}" "$@"
