@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import re
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.remote_shell import killing
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
 from environments.sandboxes.remote_shell.sandbox import GONE, Place, RemoteSandbox, absolute, gone_message
-from environments.sandboxes.ssh import scripts
+from environments.sandboxes.ssh import owner, scripts
 from environments.sandboxes.ssh.connections import require_asyncssh
-from environments.sandboxes.ssh.host import Host
+from environments.sandboxes.ssh.host import Facts, Host
 from environments.sandboxes.ssh.options import read_options
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
 
 _DEFAULT_PROCESSES = 512
+_RUN_SUFFIX = re.compile(r"-[0-9a-f]{8}\Z")
 
 ISOLATION = "none (remote user)"
 _LIMITATIONS = (
@@ -79,21 +82,44 @@ class SSHBackend(Backend):
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
         await self._host.close()
 
+    async def survey(self) -> list[SandboxEntry]:
+        """Every sandbox of ours that belongs to the remote user."""
+        return [_entry(*line.split(" ", 5)) for line in await self._host.sandboxes()]
+
+    async def remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
+        """End sandboxes of any run; those that are left."""
+        await self._host.look()
+        left = []
+        for entry in entries:
+            directory = posixpath.join(self._host.facts.base, entry.id)
+            if await self._host.clear(scripts.remove_sandbox(directory, posixpath.basename(directory))):
+                left.append(entry)
+        return left
+
+    async def reap(self) -> list[SandboxEntry]:
+        """Remove dead runs as a whole."""
+        before = await self.survey()
+        await self._host.remove_dead_runs()
+        left = {entry.id for entry in await self.survey()}
+        return [entry for entry in before if entry.id not in left]
+
+    async def attach(self, entry: SandboxEntry) -> RemoteSandbox:
+        """Join a sandbox that another process made."""
+        await self._host.look()
+        facts = self._host.facts
+        directory = posixpath.join(facts.base, entry.id)
+        working_directory = await self._host.visit(directory) or None
+        place = _place(facts, directory, SandboxSpec(working_directory=working_directory), _DEFAULT_PROCESSES)
+        lifetime = (entry.deadline or time.time()) - time.time()
+        machine = SSHMachine(self._host, directory, place.family, lifetime)
+        return RemoteSandbox(machine, SandboxInfo(self.name, ISOLATION, "public", entry.id), place)
+
     async def _build(self, spec: SandboxSpec) -> RemoteSandbox:
         family = new_family()
         directory = posixpath.join(self._host.run_directory, family)
         facts = self._host.facts
         processes = spec.resources.processes or self._config.sandbox_processes or _DEFAULT_PROCESSES
-        home = f"{directory}/home"
-        place = Place(
-            family=family,
-            home=home,
-            working_directory=absolute(spec.working_directory or "", home, home),
-            scratch=f"{directory}/scratch",
-            user=facts.user,
-            environment=_environment(directory, facts.user, facts.path) | dict(spec.environment),
-            prelude=_prelude(directory, family, processes),
-        )
+        place = _place(facts, directory, spec, processes)
         machine = SSHMachine(self._host, directory, family, spec.lifetime)
         ended, _, message = await self._host.run(
             scripts.make_sandbox(
@@ -161,6 +187,17 @@ class SSHMachine(Machine):
             return False
         return ended.code == 0
 
+    async def keep(self, seconds: float) -> float:
+        """Let it outlive the run: what ends sandboxes at their deadlines stays with it."""
+        ended, _, message = await self._host.run(scripts.keep_sandbox(self._directory, seconds))
+        if ended.code:
+            raise SandboxError(f"the sandbox on {self._host.name} cannot be kept: {message[-200:]!r}")
+        return time.time() + seconds
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        self.on_released()
+
     async def release(self) -> None:
         """Kill and remove everything of it; a host out of reach does that itself, by its keeper."""
         try:
@@ -169,6 +206,35 @@ class SSHMachine(Machine):
             return
         finally:
             self.on_released()
+
+
+def _place(facts: Facts, directory: str, spec: SandboxSpec, processes: int) -> Place:
+    family = posixpath.basename(directory)
+    home = f"{directory}/home"
+    return Place(
+        family=family,
+        home=home,
+        working_directory=absolute(spec.working_directory or "", home, home),
+        scratch=f"{directory}/scratch",
+        user=facts.user,
+        environment=_environment(directory, facts.user, facts.path) | dict(spec.environment),
+        prelude=_prelude(directory, family, processes),
+    )
+
+
+def _entry(who: str, lease_age: str, left: str, age: str, kept: str, path: str) -> SandboxEntry:
+    """A line of ``scripts.list_sandboxes``. Times are told as ages: its clock may be another."""
+    now = time.time()
+    return SandboxEntry(
+        backend="ssh",
+        id=path,
+        run=_RUN_SUFFIX.sub("", posixpath.dirname(path)),
+        owner=owner.described(who),
+        owner_alive=not owner.is_dead(who, float(lease_age)),
+        created_at=now - float(age),
+        deadline=now + float(left),
+        kept=kept == "kept",
+    )
 
 
 def _refuse_unsupported(spec: SandboxSpec) -> None:

@@ -52,6 +52,8 @@ class Host:
         self._keeper = new_family()
         self._starting = asyncio.Lock()
         self._facts: Facts | None = None
+        self._started = False
+        self._program_directory = ""
         self._keeping: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -70,20 +72,42 @@ class Host:
     async def start(self) -> None:
         """Connect, remove what dead runs left, make the run's directory, begin its lease. Idempotent."""
         async with self._starting:
-            if self._facts is not None:
+            if self._started:
                 return
-            facts, dead = _read_survey(self.name, await self._checked(scripts.survey(self._base)))
-            if dead:
-                logger.info("removing %d dead runs from %s", len(dead), self.name)
-                code = await self.clear(
-                    scripts.remove_runs([posixpath.join(facts.base, name) for name in dead])
-                )
-                if code:
-                    logger.warning("some processes of dead runs on %s cannot be killed", self.name)
-            directory = posixpath.join(facts.base, self._run_name)
-            await self._checked(scripts.make_run(directory, owner.this_owner(), self._keeper))
-            self._facts = facts
+            await self.remove_dead_runs()
+            await self._checked(scripts.make_run(self.run_directory, owner.this_owner(), self._keeper))
+            self._program_directory = self.run_directory
+            self._started = True
             self._keeping = asyncio.ensure_future(self._keep())
+
+    async def look(self) -> None:
+        """Connect and learn what the machine is like, without beginning a run on it."""
+        self._facts, _ = _read_survey(self.name, await self._checked(scripts.survey(self._base)))
+
+    async def remove_dead_runs(self) -> None:
+        """Connect, and remove what dead runs left."""
+        answer = await self._checked(scripts.survey(self._base))
+        self._facts, dead = _read_survey(self.name, answer)
+        if dead:
+            logger.info("removing %d dead runs from %s", len(dead), self.name)
+            base = self._facts.base
+            if await self.clear(scripts.remove_runs([posixpath.join(base, name) for name in dead])):
+                logger.warning("some processes of dead runs on %s cannot be killed", self.name)
+
+    async def sandboxes(self) -> list[str]:
+        """Lines that ``scripts.list_sandboxes`` prints."""
+        await self.look()
+        answer = await self._checked(scripts.list_sandboxes(self.facts.base))
+        return answer.decode("utf-8", "surrogateescape").splitlines()
+
+    async def visit(self, directory: str) -> str:
+        """Prepare to use a sandbox of another run; its working directory, empty where that is its home."""
+        await self.look()
+        self._program_directory = directory
+        ended, answer, _ = await self.run(scripts.show_working_directory(directory))
+        if ended.code:
+            raise SandboxError(f"the sandbox {directory} on {self.name} is gone")
+        return answer.decode("utf-8", "surrogateescape")
 
     async def open(
         self, program: bytes, receive: Receiver, *, pty: bool = False, urgent: bool = False
@@ -133,7 +157,7 @@ class Host:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
-        if self._facts is not None:
+        if self._started:
             # Where the machine is out of reach its keeper, or the next run, does it.
             with contextlib.suppress(SandboxError):
                 await self.clear(scripts.remove_runs([self.run_directory]))
@@ -148,7 +172,7 @@ class Host:
 
     async def _open_in_terminal(self, program: bytes, receive: Receiver) -> Channel:
         """A terminal would echo a program and cut its lines, so the program goes by a file."""
-        file = posixpath.join(self.run_directory, f"program-{secrets.token_hex(8)}")
+        file = posixpath.join(self._program_directory, f"program-{secrets.token_hex(8)}")
         path = quote(file)
         output = WholeOutput()
         channel = await self.open(scripts.save(file), output.receive)

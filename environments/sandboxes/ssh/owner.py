@@ -23,6 +23,14 @@ def is_dead(owner: str, lease_age: float) -> bool:
     return not alive if alive is not None else lease_age > LEASE_SECONDS
 
 
+def described(owner: str) -> str:
+    """An owner in words."""
+    machine, _, process = owner.rpartition(":")[0].rpartition(":")
+    if not process.isdigit():
+        return ""
+    return f"process {process}" + ("" if machine == _machine() else " elsewhere")
+
+
 def _machine() -> str:
     """Name of the process namespace: process numbers mean something only in the same one."""
     return processes.world().replace("/", "-")

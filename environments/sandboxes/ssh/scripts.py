@@ -13,12 +13,21 @@ _KILL = f"""
 remove() {{
   rm -rf -- "$1" 2>/dev/null || {{ chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1" 2>/dev/null; }}
 }}
-# What still has processes stays, so that the next run finds them.
+kept() {{ [ -e "$1/kept" ] && read -r t 2>/dev/null <"$1/deadline" && [ "$t" -gt "$(date +%s)" ]; }}
+# What still has processes stays, so that the next run finds them. Where a sandbox is kept, so is what ends
+# it at its deadline, which is the only one without a deadline of its own.
 remove_run() {{
+  keep=
   for f in "$1"/[0-9]*; do
-    if [ -d "$f" ]; then kill_marked "${{f##*/}}" || return $?; fi
+    if kept "$f"; then keep=1; fi
   done
-  remove "$1"
+  for f in "$1"/[0-9]*; do
+    if [ ! -d "$f" ] || kept "$f"; then continue; fi
+    if [ "$keep" ] && [ ! -e "$f/deadline" ]; then continue; fi
+    kill_marked "${{f##*/}}" || return $?
+    if [ "$keep" ]; then remove "$f"; fi
+  done
+  if [ "$keep" ]; then : >"$1/closed"; else remove "$1"; fi
 }}
 """
 
@@ -78,6 +87,11 @@ end_overdue() {{
     f=${{f%/deadline}}
     kill_marked "${{f##*/}}" && remove "$f"
   done
+  [ -e "$1/closed" ] || return 0
+  for f in "$1"/[0-9]*/deadline; do
+    if [ -e "$f" ]; then return 0; fi
+  done
+  remove "$1"
 }}
 (
   trap '' HUP PIPE
@@ -117,10 +131,51 @@ def make_sandbox(directory: str, working_directory: str | None, lifetime: float)
     """Make the directories of a sandbox that may live ``lifetime`` seconds."""
     path = quote(directory)
     made = f"umask 077; mkdir {path} && cd {path} && mkdir home tmp scratch || exit 1\n"
+    made += f"printf %s {quote(working_directory or '')} >made\n"
     made += f"echo $(($(date +%s) + {max(1, round(lifetime))})) >deadline"
     if working_directory is not None:
         made += f"\nmkdir -p -- {quote(working_directory)}"
     return _program(made)
+
+
+def keep_sandbox(directory: str, seconds: float) -> bytes:
+    """Let a sandbox outlive its run, by so long. Fails where there is none."""
+    return _program(
+        f"cd {quote(directory)} || exit 1\n"
+        f"echo $(($(date +%s) + {max(1, round(seconds))})) >deadline && : >kept"
+    )
+
+
+def list_sandboxes(base: str) -> bytes:
+    """Print a line for every sandbox of every run.
+
+    Owner, age of the lease, seconds until the deadline, age of the sandbox, ``kept`` or ``-``, its path
+    below the directory of all runs.
+    """
+    return _program(
+        f"""
+cd {quote(base)} || exit 0
+now=$(date +%s)
+for r in *; do
+  [ -d "$r" ] || continue
+  o=; read -r o 2>/dev/null <"$r/owner"
+  l=$(stat -c %Y "$r/lease" 2>/dev/null) || l=0
+  for f in "$r"/[0-9]*/deadline; do
+    t=; read -r t 2>/dev/null <"$f" || continue
+    f=${{f%/deadline}}
+    m=$(stat -c %Y "$f/made" 2>/dev/null) || m=$now
+    k=-; if [ -e "$f/kept" ]; then k=kept; fi
+    printf '%s %s %s %s %s %s\n' "${{o:-unknown}}" "$((now - l))" "$((t - now))" "$((now - m))" $k "$f"
+  done
+done
+exit 0
+"""
+    )
+
+
+def show_working_directory(directory: str) -> bytes:
+    """Print where a sandbox's commands begin, if that is not its home. Fails where there is none."""
+    return _program(f"[ -d {quote(directory)} ] || exit 1; cat {quote(directory)}/made 2>/dev/null; exit 0")
 
 
 def save(file: str) -> bytes:
