@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.errors import ConfigError, NotSupported, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxSpec
+from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.egress import egress
 from environments.sandboxes.egress.joining import listen_in_network_of
-from environments.sandboxes.local.inside.directories import remove_tree
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
 from environments.sandboxes.remote_shell.sandbox import Place, RemoteSandbox
-from environments.sandboxes.singularity import process_table
+from environments.sandboxes.singularity import holdings
 from environments.sandboxes.singularity.deadlines import Deadlines
 from environments.sandboxes.singularity.engine import Engine, Instance
+from environments.sandboxes.singularity.holdings import Note
 from environments.sandboxes.singularity.images import Images
 from environments.sandboxes.singularity.instance import InstanceMachine
 from environments.sandboxes.singularity.options import Features, Limits, start_arguments
-from environments.sandboxes.singularity.run_directory import RunDirectory, dead_runs
+from environments.sandboxes.singularity.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
@@ -108,8 +109,42 @@ class SingularityBackend(Backend):
         self._closed = True
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
         await self._deadlines.close()
-        if self._directory is not None:
-            await asyncio.to_thread(self._directory.remove)
+        if self._directory is not None and self._engine is not None:
+            if await asyncio.to_thread(holdings.keeps_one, self._directory.path):
+                await asyncio.to_thread(self._directory.leave)
+                await holdings.reap(self._engine)
+            else:
+                await asyncio.to_thread(self._directory.remove)
+
+    async def survey(self) -> list[SandboxEntry]:
+        """Every instance of this user that a run of ours made."""
+        return await asyncio.to_thread(holdings.entries, await Engine.find().instances())
+
+    async def remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
+        """End instances of any run; those that are left."""
+        engine = Engine.find()
+        ended = [await holdings.end(engine, entry.id, Path(entry.handle)) for entry in entries]
+        return [entry for entry, gone in zip(entries, ended, strict=True) if not gone]
+
+    async def reap(self) -> list[SandboxEntry]:
+        """Remove what dead runs left, directories without an instance included."""
+        removed = await super().reap()
+        await holdings.reap(Engine.find())
+        return removed
+
+    async def attach(self, entry: SandboxEntry) -> RemoteSandbox:
+        """Join an instance that another process started."""
+        engine, directory = Engine.find(), Path(entry.handle)
+        note = await asyncio.to_thread(Note.read, directory)
+        found = await engine.instances(entry.id)
+        if note is None or not found:
+            raise SandboxError(f"the instance {entry.id} is gone")
+        self._features = features = Features(**note.features)
+        machine = InstanceMachine(engine, features, found[0], note.family, directory)
+        spec = SandboxSpec(working_directory=note.working_directory)
+        place = await self._place(machine, spec, note.family)
+        info = SandboxInfo(self.name, "container", note.network, entry.id)
+        return RemoteSandbox(machine, info, place)
 
     async def _begin(self) -> tuple[Engine, RunDirectory, Images]:
         async with self._checking:
@@ -117,7 +152,7 @@ class SingularityBackend(Backend):
                 raise SandboxError("the backend is closed")
             if self._engine is None or self._directory is None or self._images is None:
                 self._engine = Engine.find()
-                await _reap(self._engine)
+                await holdings.reap(self._engine)
                 self._directory = await asyncio.to_thread(RunDirectory, self._run_id)
                 self._images = Images(self._engine, self._directory.path / "images")
             return self._engine, self._directory, self._images
@@ -160,7 +195,7 @@ class SingularityBackend(Backend):
             if not found:
                 raise SandboxError(f"instance {name} ended at once")
         except BaseException:
-            await asyncio.shield(asyncio.ensure_future(_discard(engine, name, directory)))
+            await asyncio.shield(asyncio.ensure_future(holdings.end(engine, name, directory)))
             raise
         return found[0], family, directory
 
@@ -171,15 +206,27 @@ class SingularityBackend(Backend):
         machine = InstanceMachine(self._engine, self._features, instance, family, directory)
         try:
             await machine.end_after(spec.lifetime, self._deadlines)
+            note = Note.of(family, self._features, spec.working_directory, spec.network.mode, spec.lifetime)
+            await asyncio.to_thread(note.write, directory)
             if spec.network.mode == "allow-list":
                 listener = await listen_in_network_of(instance.pid, egress.PORT)
                 machine.proxy = egress.start(spec.network, listener)
-            home, user, working_directory = await _look_around(machine, spec.working_directory)
+            place = await self._place(machine, spec, family)
         except BaseException:
             await machine.release()
             raise
+        sandbox = RemoteSandbox(machine, self._info(spec, image, instance), place)
+        machine.on_released = lambda: self._live.discard(sandbox)
+        self._live.add(sandbox)
+        if self._closed:
+            await sandbox.close()
+            raise SandboxError("the backend is closed")
+        return sandbox
+
+    async def _place(self, machine: InstanceMachine, spec: SandboxSpec, family: str) -> Place:
+        home, user, working_directory = await _look_around(machine, spec.working_directory)
         machine.scratch = _SCRATCH
-        place = Place(
+        return Place(
             family=family,
             home=home,
             working_directory=working_directory,
@@ -195,13 +242,6 @@ class SingularityBackend(Backend):
             },
             prelude=self._prelude(spec),
         )
-        sandbox = RemoteSandbox(machine, self._info(spec, image, instance), place)
-        machine.on_released = lambda: self._live.discard(sandbox)
-        self._live.add(sandbox)
-        if self._closed:
-            await sandbox.close()
-            raise SandboxError("the backend is closed")
-        return sandbox
 
     def _limits(self, spec: SandboxSpec) -> Limits:
         wanted, config = spec.resources, self._config
@@ -251,45 +291,6 @@ async def _look_around(machine: InstanceMachine, working_directory: str | None) 
         text = output.stderr.decode("utf-8", "replace").strip()
         raise SandboxError(f"the image cannot be used: {text or f'exit code {ended.code}'}")
     return lines[0], lines[1], lines[2]
-
-
-async def _reap(engine: Engine) -> None:
-    """Kill the instances of dead runs, and remove their files."""
-    dead = await asyncio.to_thread(dead_runs)
-    if not dead:
-        return
-    running = {instance.name: instance for instance in await engine.instances()}
-    for run in dead:
-        for name, instance in running.items():
-            if name.startswith(f"{run.name}-"):
-                await asyncio.to_thread(_kill_instance, instance)
-        try:
-            await asyncio.to_thread(remove_tree, str(run))
-        except OSError as error:
-            logger.warning("%s is left of a dead run: %s", run, error)
-
-
-async def _discard(engine: Engine, name: str, directory: Path) -> None:
-    """Remove what an instance that was not to be has left."""
-    for instance in await engine.instances(name):
-        await asyncio.to_thread(_kill_instance, instance)
-    await asyncio.to_thread(remove_tree, str(directory))
-
-
-def _kill_instance(instance: Instance) -> None:
-    """Kill an instance that nobody uses, wait for its end, remove its logs."""
-    import os
-    import signal
-    import time
-
-    master = process_table.parent_of(instance.pid)
-    if f"[{instance.name}]" in process_table.command_line(master):  # else the number is another's by now
-        os.kill(instance.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10.0
-        while process_table.command_line(master) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    for path in instance.logs:
-        Path(path).unlink(missing_ok=True)
 
 
 def _make_directories(directory: Path) -> None:

@@ -22,6 +22,7 @@ from environments.sandboxes.remote_shell.program import framed, quote
 from environments.sandboxes.singularity import process_table
 from environments.sandboxes.singularity.deadlines import Deadlines
 from environments.sandboxes.singularity.engine import Engine, Instance
+from environments.sandboxes.singularity.holdings import Note
 from environments.sandboxes.singularity.options import Features, exec_arguments
 from environments.sandboxes.singularity.program_process import ACKNOWLEDGEMENT, ProgramProcess
 
@@ -55,6 +56,7 @@ class InstanceMachine(Machine):
         except ProcessLookupError:
             raise SandboxError(f"instance {instance.name} ended at once") from None
         self._deadline = math.inf
+        self._deadlines: Deadlines | None = None
         self._spare: ProgramProcess | None = None
         self._children: set[ProgramProcess] = set()
         self._watching: set[asyncio.Future[None]] = set()
@@ -74,6 +76,7 @@ class InstanceMachine(Machine):
         """Have it ended after so long, whatever becomes of us."""
         await deadlines.set(self._pidfd, self._instance.pid, seconds)
         self._deadline = time.monotonic() + seconds
+        self._deadlines = deadlines
 
     async def open(self, program: bytes, receive: Receiver, *, pty: bool = False) -> Channel:
         """Have ``sh`` run ``program`` in the instance."""
@@ -130,6 +133,33 @@ class InstanceMachine(Machine):
                     channel.close()
         except (SandboxError, TimeoutError):
             return False
+
+    async def keep(self, seconds: float) -> float:
+        """Set another deadline, which is kept without us."""
+        self._check_running()
+        if self._deadlines is None:
+            raise SandboxError(f"instance {self._instance.name} belongs to another run")
+        await self.end_after(seconds, self._deadlines)
+        note = await asyncio.to_thread(Note.read, self._directory)
+        if note is None:
+            raise SandboxError(f"the files of instance {self._instance.name} are gone")
+        note.kept, note.deadline = True, time.time() + seconds
+        await asyncio.to_thread(note.write, self._directory)
+        return note.deadline
+
+    async def detach(self) -> None:
+        """Let go of it without ending it."""
+        if self._released:
+            return
+        self._released = True
+        if self.proxy is not None:
+            await self.proxy.close()
+        if self._spare is not None:
+            self._spare.kill()
+        for child in list(self._children):
+            child.discard()
+        os.close(self._pidfd)
+        self.on_released()
 
     async def release(self) -> None:
         """Kill the instance, which takes all its processes with it, and remove its files."""

@@ -41,12 +41,23 @@ class RunDirectory:
         except OSError as error:
             raise SandboxError(f"no directory for sandboxes can be made: {error}") from error
 
+    def leave(self) -> None:
+        """Leave it to whoever finds it dead. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def remove(self) -> None:
         """Remove it and all in it. Idempotent. Blocking."""
         if self._lock >= 0:
             remove_tree(str(self.path))
             os.close(self._lock)
             self._lock = -1
+
+
+def all_runs() -> list[Path]:
+    """Directories of runs, living and dead."""
+    return sorted(path for path in _base().iterdir() if path.is_dir())
 
 
 def dead_runs() -> list[Path]:
