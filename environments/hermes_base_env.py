@@ -70,6 +70,8 @@ class HermesAgentBaseEnv(BaseEnv):
 
     name: ClassVar[str | None] = "hermes-agent"
     env_config_cls: ClassVar[type[BaseEnvConfig]] = HermesAgentEnvConfig
+    custom_tools: Sequence[Tool] = ()
+    """Tools that the environment brings (``environments.tools.custom.tool``), beside those of toolsets."""
 
     def __init__(
         self, config: BaseEnvConfig, server_configs: Any, slurm: bool = False, testing: bool = False
@@ -167,6 +169,7 @@ class HermesAgentBaseEnv(BaseEnv):
             config.disabled_toolsets,
             None if named is not None else config.distribution,
             group.seed if group is not None else config.seed,
+            brought=self.custom_tools,
         )
         return list(selection.tools)
 
@@ -181,9 +184,10 @@ class HermesAgentBaseEnv(BaseEnv):
             return self._select_tools(group)
         from environments.tools.registry import get_tool
 
+        brought = {tool.name: tool for tool in self.custom_tools}
         schemas, names = self._resolve_tools_for_group()
         ordered = [schema["function"]["name"] for schema in schemas]
-        return [get_tool(name) for name in ordered if name in names]
+        return [brought.get(name) or get_tool(name) for name in ordered if name in names]
 
     def tool_settings(self) -> ToolSettings:
         """Limits of the tools, from the configuration."""

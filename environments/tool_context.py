@@ -264,8 +264,9 @@ class AsyncToolContext:
             from environments.tools.registry import all_tools
             from environments.tools.toolbox import Toolbox
 
-            state = (await (await self._owner()).toolbox()).state
-            self._toolbox = Toolbox(list(all_tools().values()), state)
+            rollout = await self._owner()
+            own = rollout.environment.custom_tools
+            self._toolbox = Toolbox([*all_tools().values(), *own], (await rollout.toolbox()).state)
         outcome = await self._toolbox.call(name, args or {})
         return outcome.content
 

@@ -19,6 +19,8 @@ from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Ending, Item, Message, Reward, ScoredDataItem
 from environments.run import RunReport
 from environments.tool_context import READ_LIMIT, ToolContext
+from environments.tools.base import ToolState
+from environments.tools.custom import tool
 
 
 def calls(name: str, **arguments: Any) -> Message:
@@ -555,3 +557,25 @@ def test_a_benchmark_may_list_its_items_plainly(tmp_path: Path) -> None:
     )
     report = asyncio.run(Plain(config, [APIServerConfig(server_type="nop")]).evaluate_manager())
     assert report.metrics["eval/pass_rate"] == 0.5
+
+
+def test_an_environments_own_tools_run_beside_the_built_in_ones(tmp_path: Path) -> None:
+    @tool
+    async def double(number: int, state: ToolState) -> int:
+        """Twice a number, written to a file as well."""
+        await state.sandbox.write_bytes("doubled", str(2 * number).encode())
+        return 2 * number
+
+    class OwnTools(FileEnv):
+        custom_tools = (double,)
+
+        def oracle(self, item: Item) -> list[Message]:
+            return [calls("double", number=21), {"role": "assistant", "content": "done"}]
+
+    def reward(ctx: ToolContext, result: AgentResult) -> float:
+        again = json.loads(ctx.call_tool("double", {"number": 4}))
+        return float("42" in str(result.messages) and again == {"result": 8})
+
+    report = process(tmp_path, {"reward": reward}, base=OwnTools, enabled_toolsets=["terminal"])
+    assert [attempt.reward for attempt in report.attempts] == [1.0]
+    assert report.attempts[0].tool_names == ["terminal", "process", "double"]

@@ -14,6 +14,7 @@ from environments.tools.toolsets import (
     distribution as percentages_of,
 )
 from environments.tools.toolsets import (
+    known_tool_names,
     likeliest,
     resolve_toolsets,
     sample_toolsets_from_distribution,
@@ -54,23 +55,49 @@ def select_tools(
     disabled: list[str] | None = None,
     distribution: str | None = None,
     seed: int = 0,
+    brought: Iterable[Tool] = (),
 ) -> ToolSelection:
     """The tools of one group: drawn from a distribution if there is one, else the enabled ones.
+
+    The tools that the environment has ``brought`` come after them, unless ``disabled`` names them or
+    their toolset; one with the name of a built-in tool takes its place.
 
     A tool that cannot be used here is a ``ConfigError`` if ``enabled`` asked for it; out of all
     toolsets (``enabled=None``) or out of a distribution it is left out, and that is logged once.
     """
+    own, disabled = _brought(brought, disabled)
     if distribution is not None:
         if enabled is not None:
             _say_once(f"enabled_toolsets has no effect beside the distribution {distribution!r}")
         selection = _available(resolve_toolsets(_draw(distribution, disabled, seed), disabled))
     else:
-        selection = _available(resolve_toolsets(enabled, disabled))
+        names = resolve_toolsets(_without(enabled, own), disabled)
+        selection = _available(name for name in names if name not in own)
         if enabled is not None and selection.missing:
             raise ConfigError(_refusal(enabled, selection.missing))
     if selection.missing:
         _say_once(f"tools left out: {_list_of_reasons(selection.missing)}")
-    return selection
+    tools = [tool for tool in selection.tools if tool.name not in own]
+    return ToolSelection([*tools, *own.values()], selection.missing)
+
+
+def _brought(tools: Iterable[Tool], disabled: list[str] | None) -> tuple[dict[str, Tool], list[str] | None]:
+    """The environment's own tools that are left, and what else is disabled."""
+    own = {tool.name: tool for tool in tools}
+    known = {*own, *(tool.toolset for tool in own.values())}
+    left = {name: tool for name, tool in own.items() if not {name, tool.toolset} & set(disabled or ())}
+    others = [name for name in disabled or () if name not in known or _in_tables(name)]
+    return left, others if disabled is not None else None
+
+
+def _without(enabled: list[str] | None, own: dict[str, Tool]) -> list[str] | None:
+    """Without the names of own tools and their toolsets, which are there without being asked for."""
+    mine = {*own, *(tool.toolset for tool in own.values())}
+    return None if enabled is None else [name for name in enabled if name not in mine or _in_tables(name)]
+
+
+def _in_tables(name: str) -> bool:
+    return name in toolset_names() or name in known_tool_names()
 
 
 def _draw(name: str, disabled: list[str] | None, seed: int) -> list[str]:
