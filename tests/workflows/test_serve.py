@@ -22,6 +22,7 @@ from environments.attempt_scope import current_attempt
 from environments.base_env import BaseEnv
 from environments.errors import ConfigError, RunAborted, ServerUnavailable
 from environments.records import Ending
+from environments.results.tracker import Tracker
 from tests.trajectory_api.running import Server, Trainer, call, server
 from tests.workflows.training import TokenEnv, make, serve, train
 
@@ -343,6 +344,63 @@ def test_what_was_saved_comes_back_after_a_restart(api: Server, tmp_path: Path) 
     assert serve(again).complete
     thread.join(20)
     assert again.loaded and again.loaded > 4
+
+
+class Recorder(Tracker):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.names: set[str] = set()
+        self.totals: Counter[str] = Counter()
+
+    def log(self, metrics: Any, step: int | None = None) -> None:
+        self.names |= set(metrics)
+        self.totals.update({k: v for k, v in metrics.items() if isinstance(v, int)})
+
+    def log_table(self, name: str, columns: Any, rows: Any, step: int | None = None) -> None:
+        self.names.add(name)
+
+
+def test_metrics_are_logged_by_their_names_in_atropos(
+    api: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    opened: list[Any] = []
+
+    def open_tracker(*arguments: Any, **options: Any) -> Tracker:
+        opened.append((arguments, options))
+        return recorder
+
+    monkeypatch.setattr(Tracker, "open", open_tracker)
+
+    class Talking(TokenEnv):
+        async def collect_trajectory(self, item: Any) -> Any:
+            row, backlog = await super().collect_trajectory(item)
+            if item["number"] == 3:
+                raise ServerUnavailable("gone")
+            return {**row, "messages": [{"role": "user", "content": "x"}]}, backlog
+
+    _, thread = train(api, 4)
+    options = {"total_steps": 4, "include_messages": True, "model_error_retries": 0}
+    assert serve(make(tmp_path, api.url, Talking, **options)).complete
+    thread.join(20)
+    names = {name.removeprefix("tokens_0_") for name in recorder.names if name.startswith("tokens_0_")}
+    spread = ("mean", "std", "max", "min")
+    perf = ("task_duration", "succeeded_task_duration", "failed_task_duration")
+    perf += ("mainloop_timings", "workers_added_per_attempt", "send_latency")
+    lengths = ("", "_std", "_max", "_min", "_p95")
+    expected = {f"train_perf/{name}_{kind}" for name in perf for kind in spread}
+    expected |= {f"train/completion_lengths{kind}" for kind in lengths}
+    expected |= {f"train/staleness_{kind}" for kind in spread}
+    expected |= {"train/rollouts", "train/items_sent_to_api", "train/items_rejected"}
+    expected |= {"train/outcome/scored", "train/outcome/model_error", "train/ending/stopped"}
+    expected |= {"train/not_sent/no_scored_attempt"}
+    assert expected - names == set()
+    assert recorder.totals["tokens_0_train/items_sent_to_api"] == 8
+    assert recorder.totals["tokens_0_train/outcome/model_error"] == 2
+    [((_, name, _, project), more)] = opened
+    assert (name, project, more) == ("tokens_0", "project", {"group": "group"})
 
 
 def test_attempts_over_a_limit_may_count_for_the_mean_alone(api: Server, tmp_path: Path) -> None:
