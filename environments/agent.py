@@ -73,6 +73,4 @@ class HermesAgent:
             time_limit=task.time_limit,
             waiting_clock=task.waiting_clock,
         )
-        result = await loop.run(task.messages)
-        result.managed_state = session.managed_state()
-        return result
+        return await loop.run(task.messages)

@@ -129,7 +129,11 @@ class HermesAgentLoop:
         """Hold the conversation that begins with ``messages`` and return how it went."""
         toolbox, server = await self._find_rollout()
         conversation = _Conversation(self, server, toolbox, AgentResult(messages=list(messages)))
-        return await conversation.hold()
+        result = await conversation.hold()
+        managed_state = getattr(server, "managed_state", None)  # servers of user code may have none
+        if callable(managed_state):
+            result.managed_state = managed_state()
+        return result
 
     async def _find_rollout(self) -> tuple[Toolbox, ChatServer]:
         if self.toolbox is not None:

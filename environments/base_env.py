@@ -78,7 +78,14 @@ class BaseEnv(ABC):
             sampling_defaults={},
             tool_call_parser=getattr(self.config, "tool_call_parser", "hermes"),
             seed=self.config.seed,
+            tokenizer=self._named_tokenizer(),
         )
+
+    def _named_tokenizer(self) -> str | None:
+        """The tokenizer of the trained model where somebody named it; the default is a guess."""
+        config = self.config
+        default = type(config).model_fields["tokenizer_name"].default
+        return config.tokenizer_name if config.tokenizer_name != default else None
 
     # What a subclass writes.
 
@@ -300,6 +307,7 @@ class BaseEnv(ABC):
         """Start what the run needs: model servers first."""
         from environments.reachable import check_local_servers
 
+        await check_local_servers(server.config.base_url or "" for server in self.server.servers)
         await self.server.start()
         await check_local_servers(server.config.base_url or "" for server in self.server.servers)
 
@@ -324,6 +332,8 @@ class BaseEnv(ABC):
         attempts = list(group.attempts.values())
         scored = [attempt for attempt in attempts if attempt.valid]
         metrics: dict[str, Any] = {"train/attempts": len(attempts), "train/scored": len(scored)}
+        if any(attempt.sequences for attempt in attempts):
+            metrics["train/forks"] = sum(max(0, len(attempt.sequences) - 1) for attempt in attempts)
         if scored:
             metrics["train/mean_reward"] = sum(a.reward or 0.0 for a in scored) / len(scored)
             metrics["train/mean_turns"] = sum(len(a.turns) for a in scored) / len(scored)

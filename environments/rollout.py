@@ -213,6 +213,10 @@ class Rollout:
         clock.model = sum(max(0.0, t.ended_at - t.started_at - t.waiting) for t in result.turns)
         clock.tools = sum(c.ended_at - c.started_at for t in result.turns for c in t.tool_calls)
 
+    def managed_state(self) -> dict[str, Any] | None:
+        """Token sequences of the conversation so far, None in phase 1."""
+        return self._session.managed_state() if self._session is not None else None
+
     async def score(self, result: AgentResult) -> Verdict:
         """Judge what the rollout left behind; see ``scoring``."""
         record = self.record
@@ -277,6 +281,8 @@ class Rollout:
         async with self._making:
             sandbox, session = self._sandbox, self._session
             self._sandbox = self._session = None
+        if session is not None and not self.record.sequences:  # an agent loop of the user's own
+            self.record.sequences = session.sequences()
         try:
             if self._toolbox is not None:
                 await self._toolbox.cleanup()
@@ -316,6 +322,9 @@ class _Late:
     async def chat_completion(self, messages: Any, tools: Any = None, **sampling: Any) -> Any:
         session = await self.rollout.session()
         return await session.chat_completion(messages, tools, **sampling)
+
+    def managed_state(self) -> dict[str, Any] | None:
+        return self.rollout.managed_state()
 
 
 def broken_sandbox_verdict(explanation: str) -> Verdict:

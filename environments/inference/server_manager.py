@@ -1,14 +1,14 @@
 """The model servers of a run behind one interface, over OpenAI-compatible chat completions.
 
-Server types ``openai``, ``vllm`` and ``sglang`` speak chat completions here (phase 1: messages, no
-token ids); ``llamacpp`` starts a local server for a GGUF file; ``oracle`` and ``nop`` are policies
-without a model. All servers of one manager serve the same policy.
+Server type ``openai`` speaks chat completions (phase 1: messages, no token ids); ``vllm`` and ``sglang``
+continue token ids in their sessions (phase 2), and speak chat completions where they are called without
+one; ``llamacpp`` starts a local server for a GGUF file; ``oracle`` and ``nop`` are policies without a
+model. All servers of one manager serve the same policy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 from collections import Counter
@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from environments.config import APIServerConfig
-from environments.errors import ConfigError, ServerUnavailable
+from environments.errors import ConfigError
 from environments.inference.http_session import HTTPSession
 from environments.inference.model_server import ChatRequest, CompletionRequest, ModelServer, now
 from environments.inference.policies import NopSession, OracleSession, Script
@@ -25,15 +25,15 @@ from environments.inference.pool import Pool, Split
 from environments.inference.pooled_sampler import TokenRequest
 from environments.inference.retrying import Backoff, Caller
 from environments.inference.session import Session
-from environments.inference.token_endpoint import TOKEN_SERVERS
 from environments.inference.token_sampling import TokenReply
-from environments.inference.token_wire import TokenAsk, own_parameters
-from environments.inference.transport import CONNECT_TIMEOUT, IDLE_TIMEOUT, Transport
+from environments.inference.token_servers import TokenServers, gives_tokens
+from environments.inference.transport import IDLE_TIMEOUT, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message, Usage
 from environments.tool_call_parsers import get_parser
 
-logger = logging.getLogger(__name__)
+_FIRST_TOKEN = 300.0
+"""Seconds for a server's first token of all, before which it may still have to warm up."""
 
 _HTTP_TYPES = ("openai", "vllm", "sglang", "llamacpp")
 _POLICIES = ("oracle", "nop")
@@ -43,8 +43,9 @@ class ServerManager:
     """Calls models over several servers, or a built-in policy.
 
     ``sampling_defaults`` stand under the parameters of each call. ``tool_call_parser`` names the parser
-    for calls that a local server left in the text. ``seed`` fixes jitter and the choice among equally
-    loaded servers. Raises ``ConfigError`` for what cannot work.
+    for calls that stand in text. ``tokenizer`` names the model's tokenizer where the servers do not.
+    ``seed`` fixes jitter and the choice among equally loaded servers. Raises ``ConfigError`` for what
+    cannot work.
     """
 
     def __init__(
@@ -56,11 +57,17 @@ class ServerManager:
         seed: int | None = None,
         backoff: Backoff | None = None,
         idle_timeout: float = IDLE_TIMEOUT,
+        tokenizer: str | None = None,
     ) -> None:
         self.configs = [as_server_config(config) for config in configs]
         self.policy = _policy(self.configs)
         self._sampling_defaults = dict(sampling_defaults or {})
         self._parser = get_parser(tool_call_parser)
+        self._tokens = (
+            TokenServers(self, tool_call_parser, tokenizer, self._sampling_defaults)
+            if gives_tokens(self.configs)
+            else None
+        )
         self._rng = random.Random(seed)
         self._backoff = backoff or Backoff()
         self._transport = Transport(idle_timeout=idle_timeout)
@@ -70,15 +77,15 @@ class ServerManager:
             self._connect(self.configs)
 
     async def start(self) -> None:
-        """Check the keys, start the local servers, and find the token endpoints of the others.
+        """Check the keys, start the local servers, and prepare those that continue tokens.
 
-        Raises ``AccessDenied``, ``ConfigError``. A server that does not answer yet is asked again when it
-        is needed.
+        Raises ``AccessDenied``, ``ConfigError``, ``MissingExtra``.
         """
         if self.policy is None and self._needs_start() and not self.servers:
             await self._start_children()
         await self.check()
-        await asyncio.gather(*(self._find_token_endpoint(server) for server in self._token_servers))
+        if self._tokens is not None:
+            await self._tokens.start()
 
     async def check(self) -> None:
         """Raise ``AccessDenied`` for a provider without a key, naming the variable to set."""
@@ -111,6 +118,8 @@ class ServerManager:
             if script is None:
                 raise ConfigError("server_type oracle needs an environment that has solutions")
             return OracleSession(script)
+        if self._tokens is not None:
+            return self._tokens.session(split)
         return HTTPSession(self, split)
 
     async def chat_completion(
@@ -176,13 +185,11 @@ class ServerManager:
 
     def unaccounted(self, sampling: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         """Servers whose log-probabilities leave out some of these sampling parameters, and which."""
-        ask = TokenAsk((), temperature=sampling.get("temperature", 1.0), parameters=own_parameters(sampling))
-        found = {
-            server.label: ask.shaping - server.token_endpoint.accounted
-            for server in self._token_servers
-            if server.token_endpoint is not None
-        }
-        return {label: names for label, names in found.items() if names}
+        return self._tokens.unaccounted(sampling) if self._tokens is not None else {}
+
+    async def find_token_endpoint(self, server: ModelServer) -> None:
+        """Find out how a server continues token ids. Raises ``ConfigError`` and ``ModelError``."""
+        await server.find_token_endpoint(self._transport, min(server.config.timeout, _FIRST_TOKEN))
 
     def pause_after_abort(self, breaks: int) -> float:
         """Seconds to wait before a reply that the server broke off is gone on with."""
@@ -247,19 +254,6 @@ class ServerManager:
         for child, server in zip(living, self.servers, strict=True):
             if child is not None:
                 server.obituary = child.obituary
-
-    @property
-    def _token_servers(self) -> list[ModelServer]:
-        return [server for server in self.servers if server.config.server_type in TOKEN_SERVERS]
-
-    async def _find_token_endpoint(self, server: ModelServer) -> None:
-        if not (server.config.base_url or "").strip():
-            kind = server.config.server_type
-            raise ConfigError(f"--openai.server_type {kind} needs the server's address in --openai.base_url")
-        try:
-            await server.find_token_endpoint(self._transport, CONNECT_TIMEOUT + server.config.timeout)
-        except ServerUnavailable as error:
-            logger.warning("%s", error)
 
     def _ignore_n(self) -> bool:
         self._caller()

@@ -99,7 +99,7 @@ def test_configs_of_other_classes() -> None:
 
 
 def test_http_sessions_say_what_they_are() -> None:
-    session = ServerManager([APIServerConfig(base_url="http://h/v1", server_type="vllm")]).session()
+    session = ServerManager([APIServerConfig(base_url="http://h/v1")]).session()
     assert (session.wire, session.phase, session.sequences(), session.managed_state()) == (
         "chat",
         1,

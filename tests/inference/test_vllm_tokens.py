@@ -18,7 +18,7 @@ from environments.inference.server_manager import ServerManager
 from environments.inference.token_wire import TokenAsk
 from environments.inference.vllm import VLLM_WIRES, VLLMGenerate
 from environments.records import PolicySpan
-from tests.inference.token_calls import EOS, PROMPT, answer, manager_of, sample, spoilt, using
+from tests.inference.token_calls import EOS, PROMPT, answer, closing, manager_of, sample, spoilt, using
 from tests.servers.token_server import TokenServer
 
 GENERATE, COMPLETIONS, EXAMPLE = "/inference/v1/generate", "/v1/completions", "/generate"
@@ -216,7 +216,7 @@ def test_one_conversation_stays_on_one_server_and_moves_when_it_fails() -> None:
         servers = [TokenServer(answer), TokenServer(answer)]
         for server in servers:
             await server.start()
-        async with manager_of(*servers, server_type="vllm") as manager:
+        async with closing(manager_of(*servers, server_type="vllm")) as manager:
             sampler = PooledSampler(manager, "train", {})
             for _ in range(4):
                 await sampler.sample(PROMPT, stop_token_ids=[EOS], max_tokens=9)

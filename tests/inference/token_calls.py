@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -36,6 +37,15 @@ def manager_of(*servers: TokenServer, server_type: str, **options: Any) -> Serve
     )
 
 
+@asynccontextmanager
+async def closing(manager: ServerManager) -> AsyncIterator[ServerManager]:
+    """A manager that is not started: there is no tokenizer for a script."""
+    try:
+        yield manager
+    finally:
+        await manager.close()
+
+
 def using(
     server: TokenServer, server_type: str, work: Callable[[ServerManager], Awaitable[Result]], **options: Any
 ) -> Result:
@@ -44,7 +54,8 @@ def using(
     async def run() -> Result:
         await server.start()
         try:
-            async with manager_of(server, server_type=server_type, **options) as manager:
+            async with closing(manager_of(server, server_type=server_type, **options)) as manager:
+                await manager.find_token_endpoint(manager.servers[0])
                 return await work(manager)
         finally:
             await server.stop()
