@@ -92,7 +92,7 @@ def _dispatch(cls: RunnableEnvironment, argv: list[str], program: str) -> int:
 
         return emit(f"hermes-environments {__version__}\n")
     subcommand = _subcommand(argv[0])
-    arguments = _scan_for(cls, argv[1:])
+    arguments = scan_for(cls, argv[1:])
     if arguments.help:
         return emit(cli_help.page(cls, subcommand, program, arguments.configs, arguments.flags))
     set_up_logging(arguments.log_level)
@@ -126,7 +126,8 @@ def _subcommand(word: str) -> Subcommand:
 # --- scanning ---------------------------------------------------------------------------------------------
 
 
-def _scan_for(cls: RunnableEnvironment, argv: list[str]) -> Arguments:
+def scan_for(cls: RunnableEnvironment, argv: list[str]) -> Arguments:
+    """Read the options of an environment class."""
     env, servers = initial(cls)
     booleans: dict[str, bool] = {}
     for section, model in (("env", env.model), ("openai", servers[0].model)):

@@ -22,6 +22,18 @@ ENVIRONMENTS: dict[str, tuple[str, str]] = {
         "environments.terminal_test_env.terminal_test_env:TerminalTestEnv",
         "Built-in file tasks that check the whole stack end to end.",
     ),
+    "terminalbench_2": (
+        "environments.benchmarks.terminalbench_2.terminalbench2_env:TerminalBench2EvalEnv",
+        "Terminal-Bench 2: 89 hard terminal tasks (evaluate only).",
+    ),
+    "tblite": (
+        "environments.benchmarks.tblite.tblite_env:TBLiteEvalEnv",
+        "TBLite: 100 terminal tasks of calibrated difficulty (evaluate only).",
+    ),
+    "harbor_task": (
+        "environments.harbor_task_env.harbor_task_env:HarborTaskEnv",
+        "Any directory, table or repository of tasks in the Harbor format.",
+    ),
 }
 """Built-in environments: name to ``module:Class`` and one line about it."""
 
@@ -29,6 +41,7 @@ _USAGE = """\
 usage: hermes-env ENVIRONMENT {serve,process,evaluate} [options]
        hermes-env list
        hermes-env show FILE [N]
+       hermes-env tasks {check,validate} SOURCE [options]
        hermes-env sandboxes {list,reap,shell} [options]
        hermes-env export {sft,dpo} SOURCE OUTPUT [options]
        hermes-env api [options]
@@ -39,13 +52,14 @@ Evaluate agents, make training data, or roll out for a trainer.
                or package.module:MyEnv
   list         list the built-in environments
   show         show the results in FILE, or its N-th record
+  tasks        say what is wrong with tasks; run their solutions without a model
   sandboxes    list the sandboxes of all runs, remove what is left of dead ones, enter one
   export       write rollouts as rows for fine-tuning (sft) or preference training (dpo)
   api          run the trajectory API that 'serve' and trainers talk to (also: run-api)
 
 'hermes-env ENVIRONMENT evaluate --help' lists the options of a subcommand with their defaults.
 """
-_COMMANDS = ("list", "show", "export", "sandboxes", "api")
+_COMMANDS = ("list", "show", "export", "tasks", "sandboxes", "api")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,6 +109,10 @@ def _dispatch(argv: list[str]) -> int:
         from environments.exports.main import main as export
 
         return export(rest)
+    if command == "tasks":
+        from environments.tasks_command import main as tasks
+
+        return tasks(rest)
     if command == "api":
         from environments.trajectory_api.main import main as api
 

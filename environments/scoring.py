@@ -72,9 +72,11 @@ async def _ask(rollout: Rollout, result: AgentResult) -> Any:
 def verdict_from(answer: Any, verifier: str) -> Verdict:
     """The verdict that a return value of ``compute_reward`` means.
 
-    Accepts a number, ``(number, metrics)`` and ``Reward``; raises ``UserCodeError`` for anything else
-    and for NaN and infinity.
+    Accepts a number, ``(number, metrics)``, ``Reward`` and a whole ``Verdict``; raises ``UserCodeError``
+    for anything else and for NaN and infinity.
     """
+    if isinstance(answer, Verdict) and is_finite_number(answer.reward):
+        return answer
     reward = _as_reward(answer)
     for name, value in [("reward", reward.value), *reward.metrics.items()]:
         if not is_finite_number(value):

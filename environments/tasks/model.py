@@ -55,9 +55,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """How a step is graded. ``machine`` is the separate verifier's own, None for a copy of the task's."""
+    """How a step is graded. ``machine`` is the separate verifier's own, None for a copy of the task's.
+    ``timeout`` is None where the task does not say."""
 
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     mode: VerifierMode = "shared"

@@ -21,3 +21,9 @@ def resolve_variables(values: Mapping[str, str], where: str) -> dict[str, str]:
         return text
 
     return {name: _VARIABLE.sub(value, text) for name, text in values.items()}
+
+
+def missing_variables(values: Mapping[str, str]) -> list[str]:
+    """Variables that have neither a value here nor a default."""
+    found = [match for text in values.values() for match in _VARIABLE.finditer(text)]
+    return sorted({m[1] for m in found if m[2] is None and m[1] not in os.environ})

@@ -18,7 +18,7 @@ import environments
 from environments.errors import VerifierError
 from environments.records import Trust, Verdict
 from environments.sandboxes.base import Sandbox
-from environments.tasks.model import Keep, Step, Task
+from environments.tasks.model import DEFAULT_TIMEOUT, Keep, Step, Task
 from environments.tasks.variables import resolve_variables
 from environments.verification.room import Graded, Job, Room, WeakRoom
 from environments.verification.separate import carry
@@ -58,7 +58,7 @@ async def verify(
     job = Job(
         tests=step.tests,
         keep=keep,
-        timeout=timeout or step.verifier.timeout,
+        timeout=timeout or step.verifier.timeout or DEFAULT_TIMEOUT,
         environment=resolve_variables(step.verifier.env, f"{task.name}: verifier.env"),
         user=step.verifier.user,
         directory=directory,

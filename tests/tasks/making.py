@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -31,10 +32,10 @@ def make_task(
     return directory
 
 
-def archive(files: dict[str, str | tarfile.TarInfo], *, mode: str = "w:gz") -> str:
+def archive(files: dict[str, str | tarfile.TarInfo]) -> str:
     """A packed archive as base64 text, as the Hub's tables hold it."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in files.items():
             if isinstance(content, tarfile.TarInfo):
                 content.name = name
@@ -43,4 +44,4 @@ def archive(files: dict[str, str | tarfile.TarInfo], *, mode: str = "w:gz") -> s
                 entry = tarfile.TarInfo(name)
                 entry.size = len(content.encode())
                 tar.addfile(entry, io.BytesIO(content.encode()))
-    return base64.b64encode(buffer.getvalue()).decode()
+    return base64.b64encode(gzip.compress(buffer.getvalue(), mtime=0)).decode()

@@ -109,7 +109,7 @@ def test_the_old_spellings_mean_the_same() -> None:
 
 def test_an_empty_file_has_the_defaults_of_the_format() -> None:
     found = parse("", "t")
-    assert found.verifier.timeout == 600.0 and found.machine.build_timeout == 600.0
+    assert found.verifier.timeout is None and found.machine.build_timeout == 600.0
     assert found.machine.network is None and found.steps == () and found.agent_timeout is None
 
 

@@ -1,0 +1,1 @@
+"""Terminal-Bench 2."""

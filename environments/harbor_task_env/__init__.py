@@ -1,0 +1,1 @@
+"""Environments over tasks in the Harbor format."""

@@ -1,0 +1,286 @@
+"""What all environments over task directories share: items, machines, steps, grading, oracle.
+
+A task of several steps is worked on in one sandbox. Each step has a conversation of its own and is graded
+before the next begins; the conversations stand one after the other in the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from environments.config import BaseEnvConfig
+from environments.errors import ConfigError, NotSupported, SandboxBroken, VerifierError
+from environments.harbor_task_env.config import HarborTaskEnvConfig
+from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
+from environments.harbor_task_env.preparing import SOLUTION, SOLUTION_VARIABLES
+from environments.harbor_task_env.steps import SteppedResult, combined, falls_short
+from environments.hermes_base_env import HermesAgentBaseEnv
+from environments.records import Ending, Item, Message, Verdict
+from environments.tasks.model import Step, Task
+
+if TYPE_CHECKING:
+    from environments.agent_loop import AgentResult
+    from environments.records import ScoredDataItem
+    from environments.rollout import Rollout
+    from environments.sandboxes.base import Sandbox, SandboxSpec
+    from environments.tasks.sources import TaskSet
+    from environments.tool_context import ToolContext
+    from environments.tools.base import ToolSettings
+
+_ORACLE_PATIENCE = 86_400
+"""Seconds that one command of the oracle may take; the agent's own time ends it before."""
+
+
+class HarborTasks(HermesAgentBaseEnv):
+    """Base of environments whose items are tasks in the Harbor format."""
+
+    env_config_cls: ClassVar[type[BaseEnvConfig]] = HarborTaskEnvConfig
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.tasks: dict[str, Task] = {}
+        """The chosen tasks by name."""
+        self._reachable: dict[tuple[str, str], asyncio.Task[bool]] = {}
+
+    # Items.
+
+    async def setup(self) -> None:
+        """Load the tasks and refuse those that cannot be run here, before anything is rolled out."""
+        from environments.tasks.selection import select
+
+        found = await asyncio.to_thread(self.load_tasks)
+        chosen = select(found.tasks, self.config.task_filter, self.config.skip_tasks)
+        run = self.active_run
+        if run is not None:
+            run.provenance.dataset, run.provenance.dataset_revision = found.source, found.revision
+        self.refuse_misfits(chosen)
+        self.tasks = {task.name: task for task in chosen}
+
+    def load_tasks(self) -> TaskSet:
+        """All tasks of the configured source. Runs in a thread."""
+        from environments.tasks.sources import load_tasks
+
+        config = self.config
+        if not config.dataset_name:
+            raise ConfigError(
+                "there are no tasks: --env.dataset_name names a directory of tasks, a .jsonl or .parquet "
+                "file, a git URL or a dataset of the Hub"
+            )
+        cache = Path(config.task_cache).expanduser() if config.task_cache else None
+        return load_tasks(
+            config.dataset_name, split=config.dataset_split, revision=config.dataset_revision, cache=cache
+        )
+
+    def refuse_misfits(self, tasks: list[Task]) -> None:
+        """Raise ``ConfigError`` where a task cannot be run on this backend."""
+        lines = [f"{task.name}: {'; '.join(found)}" for task in tasks if (found := self.misfits(task))]
+        if lines:
+            shown = "\n".join(f"  {line}" for line in lines[:20])
+            more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
+            raise ConfigError(
+                f"{len(lines)} of {len(tasks)} tasks cannot be run here (leave them out with "
+                f"--env.skip_tasks):\n{shown}{more}"
+            )
+
+    def misfits(self, task: Task) -> list[str]:
+        """Why a task cannot be run on this backend."""
+        assert self._backend is not None, "the backend is started before setup()"
+        if getattr(self._backend, "isolation", None) in ("landlock", "none"):
+            raise NotSupported(
+                "tasks need directories such as /tests and /app, which the local backend can make only with "
+                "namespaces or bubblewrap; use --env.terminal_backend docker"
+            )
+        return misfits(task, self.config, self._backend.capabilities)
+
+    def items(self) -> list[dict[str, Any]]:
+        """One item for each task. The digest makes a changed task another item."""
+        return [
+            {
+                "task_name": task.name,
+                "category": task.category,
+                "difficulty": task.difficulty,
+                "digest": task.digest,
+                "steps": len(task.steps),
+            }
+            for task in self.tasks.values()
+        ]
+
+    def task_of(self, item: Item) -> Task:
+        """The task that an item names."""
+        return self.tasks[item["task_name"]]
+
+    def format_prompt(self, item: Item) -> str | Message | list[Message]:
+        """The instruction of the task's first step."""
+        return self.task_of(item).steps[0].instruction
+
+    def sandbox_spec(self, item: Item) -> SandboxSpec:
+        """The machine that the task asks for."""
+        return spec_of(self.task_of(item), self.config)
+
+    def evaluation_concurrency(self) -> int:
+        """As ``eval_concurrency`` says; 0 is all at once."""
+        return int(self.config.eval_concurrency) or max(1, len(self.tasks) * self.config.attempts)
+
+    # One attempt.
+
+    async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
+        """Work on a task step by step in a sandbox of its own, and have the result graded."""
+        async with self.rollout(item) as rollout:
+            result = await self.work(rollout)
+            verdict = await rollout.score(result)
+        return rollout.scored_item(verdict.reward), []
+
+    async def work(self, rollout: Rollout) -> AgentResult:
+        """The agent's part of a rollout."""
+        if rollout.finished:
+            return await rollout.run()
+        task = self.task_of(rollout.item)
+        sandbox = await rollout.sandbox()
+        await self._prepare(task, sandbox)
+        results: list[AgentResult] = []
+        verdicts: list[Verdict] = []
+        for step in task.steps:
+            await self._begin_step(task, step, sandbox, rollout)
+            results.append(await rollout.run(step.instruction, time_limit=agent_timeout(step, self.config)))
+            if step is task.steps[-1] or results[-1].ending is Ending.SANDBOX_BROKEN:
+                break
+            try:
+                verdicts.append(await self.grade(task, step, sandbox, last=False))
+            except SandboxBroken:  # by what the agent left running, and so its own doing
+                results[-1].ending = Ending.SANDBOX_BROKEN
+                break
+            if falls_short(verdicts[-1], step.min_reward):
+                break
+        if not task.multi_step:
+            return results[0]
+        merged = SteppedResult.of(results, verdicts)
+        rollout.record_result(merged)
+        return merged
+
+    async def _prepare(self, task: Task, sandbox: Sandbox) -> None:
+        from environments.harbor_task_env.preparing import prepare
+
+        await prepare(task, sandbox, replay=self.config.task_images == "replay")
+
+    async def _begin_step(self, task: Task, step: Step, sandbox: Sandbox, rollout: Rollout) -> None:
+        from environments.harbor_task_env.preparing import place_solution, prepare_step
+
+        await prepare_step(step, sandbox)
+        if self.policy_of(rollout.item) == "oracle":
+            if not step.solve_script.is_file():
+                raise ConfigError(f"{task.name} has no solution/solve.sh, so the oracle cannot solve it")
+            await place_solution(task, step, sandbox)
+
+    def policy_of(self, item: Item) -> str | None:
+        """``oracle`` or ``nop`` where no model acts on an item."""
+        return self.policy
+
+    def oracle(self, item: Item) -> Any:
+        """Run ``solution/solve.sh`` of each step."""
+        command = f". {SOLUTION_VARIABLES}; bash {SOLUTION}/solve.sh"
+
+        def script(messages: Any) -> Message:
+            if messages[-1].get("role") == "user":
+                call = {"name": "terminal", "arguments": {"command": command}}
+                return {"role": "assistant", "content": None, "tool_calls": [{"function": call}]}
+            return {"role": "assistant", "content": "The solution was run."}
+
+        return script
+
+    def tool_settings(self) -> ToolSettings:
+        """The configured limits; the oracle's one command may take as long as the agent."""
+        settings = super().tool_settings()
+        if self.policy == "oracle":
+            settings.terminal_timeout = _ORACLE_PATIENCE
+        return settings
+
+    # Grading.
+
+    async def compute_reward(self, item: Item, result: AgentResult, ctx: ToolContext) -> Any:
+        """Have the task's tests judge the sandbox; see ``environments.verification``."""
+        from environments.attempt_scope import current_attempt
+
+        task = self.task_of(item)
+        earlier = list(result.verdicts) if isinstance(result, SteppedResult) else []
+        if isinstance(result, SteppedResult) and len(earlier) == result.begun:
+            return combined(task, earlier)
+        step = task.steps[len(earlier)]
+        try:
+            verdict = await self.grade(task, step, await ctx.aio.sandbox(), last=True)
+        except VerifierError as error:
+            scope = current_attempt.get()
+            if scope is not None and isinstance(error.evidence, Verdict):
+                scope.record.verdicts.append(error.evidence)
+            raise
+        return combined(task, [*earlier, verdict]) if task.multi_step else verdict
+
+    async def grade(self, task: Task, step: Step, sandbox: Sandbox, *, last: bool) -> Verdict:
+        """The verdict on one step."""
+        from environments.verification import verify
+
+        async def untouched() -> bool:
+            return await self._reaches_verdict(task, step)
+
+        return await verify(
+            task,
+            sandbox,
+            step=step,
+            last=last,
+            fresh=lambda: self._verifier_machine(task, step),
+            untouched=untouched,
+            timeout=verifier_timeout(step, self.config),
+            directory=sandbox.working_directory,
+        )
+
+    @asynccontextmanager
+    async def _verifier_machine(self, task: Task, step: Step) -> AsyncIterator[Sandbox]:
+        """A fresh machine for a separate verifier: its own, or a copy of the task's."""
+        sandbox = await self.create_sandbox(spec_of(task, self.config, step.verifier.machine))
+        try:
+            if step.verifier.machine is None:
+                await self._prepare(task, sandbox)
+            yield sandbox
+        finally:
+            await sandbox.close()
+
+    async def _reaches_verdict(self, task: Task, step: Step) -> bool:
+        """Whether a step's tests reach a verdict where no agent has been; found out once."""
+        key = (task.name, step.name)
+        if key not in self._reachable or self._reachable[key].cancelled():
+            self._reachable[key] = asyncio.ensure_future(self._try_untouched(task, step))
+        return await asyncio.shield(self._reachable[key])
+
+    async def _try_untouched(self, task: Task, step: Step) -> bool:
+        from environments.harbor_task_env.preparing import prepare_step
+        from environments.verification import verify
+
+        sandbox = await self.create_sandbox(spec_of(task, self.config))
+        try:
+            await self._prepare(task, sandbox)
+            for earlier in task.steps[: task.steps.index(step) + 1]:
+                await prepare_step(earlier, sandbox)
+            await verify(
+                task,
+                sandbox,
+                step=step,
+                fresh=lambda: self._verifier_machine(task, step),
+                timeout=verifier_timeout(step, self.config),
+                directory=sandbox.working_directory,
+            )
+        except VerifierError:
+            return False
+        finally:
+            await sandbox.close()
+        return True
+
+    async def close(self) -> None:
+        """See ``BaseEnv.close``; ends what still tries tests out."""
+        for trial in self._reachable.values():
+            trial.cancel()
+        await asyncio.gather(*self._reachable.values(), return_exceptions=True)
+        self._reachable.clear()
+        await super().close()

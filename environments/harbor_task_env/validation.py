@@ -1,0 +1,133 @@
+"""Trying tasks out without a model: is each solvable, and worth nothing to who does nothing?
+
+Two attempts at each task: the oracle runs its solution and must get the full reward, the nop policy does
+nothing and must get none. Tasks that cannot be run here are said and not attempted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from environments.config import APIServerConfig
+from environments.harbor_task_env.config import HarborTaskEnvConfig
+from environments.harbor_task_env.tasks_env import HarborTasks
+from environments.records import Attempt, Item, Outcome
+from environments.tasks.model import Task
+
+if TYPE_CHECKING:
+    from environments.inference.session import Session
+    from environments.rollout import Rollout
+
+POLICIES = ("oracle", "nop")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What was found out about one task."""
+
+    name: str
+    status: str
+    """``ok``, ``wrong`` or ``not run``."""
+    oracle: float | None = None
+    nop: float | None = None
+    seconds: float | None = None
+    """Time of the oracle's attempt, from the start of its sandbox to the verdict."""
+    problem: str = ""
+
+
+class TaskValidation(HarborTasks):
+    """Rolls out both policies; ``reports`` is what came of it."""
+
+    name = "task-validation"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.refused: dict[str, list[str]] = {}
+
+    @classmethod
+    def config_init(cls) -> tuple[HarborTaskEnvConfig, list[APIServerConfig]]:
+        """Local sandboxes, in which each task's Dockerfile is replayed; no model."""
+        config = HarborTaskEnvConfig(
+            enabled_toolsets=["terminal"],
+            terminal_backend="local",
+            sandbox_error_retries=1,
+            verifier_error_retries=0,
+            eval_concurrency=4,
+            use_wandb=False,
+        )
+        return config, [APIServerConfig(server_type="oracle")]
+
+    def refuse_misfits(self, tasks: list[Task]) -> None:
+        """Note them; the others are run."""
+        self.refused = {task.name: found for task in tasks if (found := self.misfits(task))}
+
+    def misfits(self, task: Task) -> list[str]:
+        """See ``HarborTasks.misfits``; a task without a solution cannot be validated either."""
+        missing = [step for step in task.steps if not step.solve_script.is_file()]
+        return super().misfits(task) + (["solution/solve.sh is missing"] if missing else [])
+
+    def items(self) -> list[dict[str, Any]]:
+        """Each task that can be run, once for each policy."""
+        items = [item for item in super().items() if item["task_name"] not in self.refused]
+        return [
+            {**item, "id": f"{item['task_name']}/{policy}", "policy": policy}
+            for item in items
+            for policy in POLICIES
+        ]
+
+    def policy_of(self, item: Item) -> str | None:
+        """The item's own policy."""
+        return str(item["policy"])
+
+    async def open_session(self, rollout: Rollout) -> Session:
+        """The item's own policy."""
+        from environments.inference.policies import NopSession
+
+        return NopSession() if rollout.item["policy"] == "nop" else await super().open_session(rollout)
+
+    async def get_next_item(self) -> Item | None:
+        """There is nothing to train on."""
+        return None
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Roll out all there is."""
+        items = self.items()
+        return await self.evaluate_items(items) if items else {"tasks": float(len(self.tasks))}
+
+    def reports(self, attempts: list[Attempt]) -> list[TaskReport]:
+        """One report for each task, from the attempts of a run."""
+        found = {attempt.item_id: attempt for attempt in attempts}
+        return [self._report(name, found) for name in sorted(self.tasks)]
+
+    def _report(self, name: str, found: dict[str, Attempt]) -> TaskReport:
+        if name in self.refused:
+            return TaskReport(name, "not run", problem="; ".join(self.refused[name]))
+        oracle, nop = (found.get(f"{name}/{policy}") for policy in POLICIES)
+        if oracle is None or nop is None:
+            return TaskReport(name, "not run", problem="the run ended before it")
+        problems = [*_problems("the oracle", oracle, best=True), *_problems("doing nothing", nop, best=False)]
+        return TaskReport(
+            name,
+            "wrong" if problems else "ok",
+            oracle.reward,
+            nop.reward,
+            oracle.clock.wall,
+            "; ".join(dict.fromkeys(problems)),
+        )
+
+
+def _problems(who: str, attempt: Attempt, *, best: bool) -> list[str]:
+    if attempt.outcome is not Outcome.SCORED:
+        text = attempt.failures[-1].message if attempt.failures else ""
+        text = text.removeprefix("verification 1: ")
+        return [f"{attempt.outcome}: {text}"]
+    reward = attempt.reward or 0.0
+    verdict = attempt.verdict
+    if best and reward < 1.0:
+        output = str(verdict.evidence.get("output", "")) if verdict is not None else ""
+        last = output.strip().splitlines()[-1:] or [f"ended with {attempt.ending}"]
+        return [f"{who} gets {reward:g} ({last[0][:120]})"]
+    if not best and reward > 0.0:
+        return [f"{who} gets {reward:g}"]
+    return []

@@ -1,0 +1,1 @@
+[ ! -e /tests ] && [ -s delivery.txt ]
