@@ -104,7 +104,7 @@ def test_imported_environments_do_not_count() -> None:
     ("target", "message"),
     [
         ("termnal_test", "unknown environment 'termnal_test'; did you mean terminal_test?"),
-        ("foo", "unknown environment 'foo'; environments: terminal_test; commands: list, show, api"),
+        ("foo", "unknown environment 'foo'; environments: harbor_task, tblite, terminal_test"),
         ("--list", "unknown option --list; an environment or a command comes first"),
         ("my_envv.py", "there is no file my_envv.py; did you mean my_env.py?"),
         ("nowhere/my_env.py", "there is no file nowhere/my_env.py"),
