@@ -7,10 +7,12 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +32,21 @@ ROOTED = RUNGS[:2]
 class World:
     """Makes sandboxes of one isolation."""
 
+    kills_commands = True
+    """Whether ``destroy`` takes running commands along."""
+
     def __init__(self, rung: str) -> None:
         self.rung = rung
+
+    async def destroy(self, backend: LocalBackend, sandbox: Any) -> None:
+        """Let the sandbox die as it does by what a command of the agent did."""
+        guardian = sandbox._guard._process.pid
+        for child in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+
+    async def lose(self, backend: LocalBackend, sandbox: Any) -> None:
+        """Let what holds the sandbox be gone, which no command of the agent can bring about."""
+        sandbox._guard._process.kill()
 
     def spec(self, spec: SandboxSpec) -> SandboxSpec:
         """What a sandbox of this world must be asked for, besides what a test wants."""
@@ -129,6 +144,12 @@ def rooted_world(request: pytest.FixtureRequest) -> World:
 @pytest.fixture(params=ROOTED)
 def filtering_world(request: pytest.FixtureRequest) -> World:
     """Those that can limit the network to a list of hosts."""
+    return make_world(request.param)
+
+
+@pytest.fixture(params=RUNGS)
+def ending_world(request: pytest.FixtureRequest) -> World:
+    """Those whose sandboxes end at any second that they are told."""
     return make_world(request.param)
 
 

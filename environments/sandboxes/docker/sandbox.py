@@ -8,7 +8,7 @@ import itertools
 import posixpath
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from environments.errors import SandboxError, SandboxReleased
+from environments.errors import SandboxBroken, SandboxReleased
 from environments.records import SandboxInfo
 from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResult, FileInfo, Sandbox
 from environments.sandboxes.docker import files, tar
@@ -133,13 +133,13 @@ class DockerSandbox(Sandbox):
         await self._commands.kill_all()
 
     async def alive(self) -> bool:
-        """Whether a command still runs in it."""
+        """Whether a command still runs in it. ``SandboxError`` says why where that is nobody's doing."""
         if self._closing is not None:
             return False
         try:
             argv = ["/bin/sh", "-c", 'echo "$$" >&2']
             result = await self._commands.run(argv, timeout=_ALIVE_TIMEOUT)
-        except SandboxError:
+        except SandboxBroken:
             return False
         return result.exit_code == 0
 

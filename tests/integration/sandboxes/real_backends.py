@@ -3,18 +3,20 @@
 ``HERMES_TEST_SSH``: ``[user@]host[:port][?key=FILE&known_hosts=FILE]``.
 ``HERMES_TEST_SINGULARITY_IMAGE``: a SIF file, a directory, or a reference that can be pulled here.
 
-The suite of ``tests/sandboxes`` runs on each of them, by ``shared_tests``.
+The suite of ``tests/sandboxes`` runs on each of them, by ``suite``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +31,11 @@ from environments.sandboxes.registry import create_backend
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 
 MODULES = (
-    *("test_commands", "test_files", "test_lifetime", "test_network", "test_processes", "test_shell"),
-    "test_transfer",
+    *("test_commands", "test_conformance", "test_deaths", "test_files", "test_lifetime", "test_network"),
+    *("test_processes", "test_shell", "test_transfer"),
 )
+KINDS = ("strongest_world", "isolated_world", "rooted_world", "filtering_world", "ending_world")
+"""The worlds that tests ask for, besides ``world``."""
 
 
 def ssh_settings() -> dict[str, Any]:
@@ -57,10 +61,15 @@ def singularity_settings() -> dict[str, Any]:
 class RealWorld:
     """Makes sandboxes of one backend, with the interface of the worlds of ``tests/sandboxes``."""
 
-    def __init__(self, name: str, settings: dict[str, Any], rung: str = "none") -> None:
+    def __init__(
+        self, name: str, settings: dict[str, Any], rung: str = "none", *, server: Any = None
+    ) -> None:
+        """``server`` is what a hosted backend's SDK talks to."""
         self.name = name
         self.rung = rung
         self.settings = settings
+        self.server = server
+        self.kills_commands = name != "ssh"
 
     def make(self, run_id: str = "test", **settings: Any) -> Backend:
         return create_backend(self.name, HermesAgentEnvConfig(**{**self.settings, **settings}), run_id)
@@ -68,6 +77,37 @@ class RealWorld:
     def spec(self, spec: SandboxSpec | None = None) -> SandboxSpec:
         spec = spec or SandboxSpec()
         return replace(spec, network=NetworkPolicy("public")) if self.name == "ssh" else spec
+
+    async def destroy(self, backend: Any, sandbox: Any) -> None:
+        """Let the sandbox die as it does by what a command of the agent did."""
+        if self.name == "docker":
+            await backend._engine.call("POST", f"/containers/{sandbox._container.id}/kill")
+        elif self.name == "singularity":
+            os.kill(sandbox._machine._instance.pid, signal.SIGKILL)
+        elif self.name == "ssh":
+            await sandbox.exec("rm -rf $(dirname ~)", cwd="/")
+        elif self.name == "modal":
+            self.server.end(self.server.running()[0], "FAILURE", 1)
+        else:
+            self.server.end(self.server.running()[0], "stopped")
+
+    async def lose(self, backend: Any, sandbox: Any) -> None:
+        """Let the engine be gone, which no command of the agent can bring about."""
+        if self.name == "docker":
+            backend._engine.address = replace(backend._engine.address, path="/nowhere/engine.sock")
+            await backend._engine.close()
+            await backend._engine.call("GET", "/_ping")
+        elif self.name == "singularity":
+            os.kill(sandbox._machine._instance.pid, signal.SIGKILL)
+            await asyncio.sleep(0.5)
+        elif self.name == "ssh":
+            host = backend._host
+            for link in list(host._connections._connections):
+                link.connection.abort()
+            options = host._connections.options
+            host._connections.options = replace(options, target=replace(options.target, port=1))
+        else:
+            self.server.end(self.server.running()[0])
 
     @asynccontextmanager
     async def backend(self, **settings: Any) -> AsyncIterator[Backend]:
@@ -99,8 +139,12 @@ class RealWorld:
         asyncio.run(asyncio.wait_for(main(), 110))
 
 
-def shared_tests(*, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The tests of ``tests/sandboxes`` and their fixtures, to be put into a module with a ``world``."""
+def suite(*, without: Mapping[str, str] = {}, unfit: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The tests of ``tests/sandboxes`` and their fixtures, to be put into a module with a ``world``.
+
+    ``without``: tests that the backend's nature forbids, ``unfit``: kinds of world that it is not; each
+    with the reason, by which it is skipped.
+    """
     tests = str(Path(__file__).parents[2])
     if tests not in sys.path:
         sys.path.insert(0, tests)
@@ -108,17 +152,42 @@ def shared_tests(*, without: frozenset[str] = frozenset()) -> dict[str, Any]:
     for name in MODULES:
         module = importlib.import_module(f"sandboxes.{name}")
         for key, value in vars(module).items():
-            is_test = key.startswith("test_") and callable(value)
-            if (is_test and key not in without) or type(value).__name__ == "FixtureFunctionDefinition":
-                found[key] = value
-    return found
+            if _is_test_of_a_world(key, value) or type(value).__name__ == "FixtureFunctionDefinition":
+                found[key] = _skipped(without[key]) if key in without else value
+    return found | {kind: _world_of(kind, unfit.get(kind)) for kind in KINDS}
 
 
-def killed_run(name: str, settings: dict[str, Any], count: int) -> None:
-    """Make ``count`` sandboxes in a process of its own, and kill that process."""
+def _is_test_of_a_world(name: str, value: Any) -> bool:
+    """Whether it is a test that runs on whatever backend it is given."""
+    if not name.startswith("test_") or not callable(value):
+        return False
+    return not {"world", *KINDS}.isdisjoint(inspect.signature(value).parameters)
+
+
+def _skipped(reason: str) -> Callable[[], None]:
+    def test() -> None:
+        pytest.skip(reason)
+
+    return test
+
+
+def _world_of(kind: str, reason: str | None) -> Any:
+    def fixture(world: RealWorld) -> RealWorld:
+        return world if reason is None else pytest.skip(reason)
+
+    return pytest.fixture(name=kind)(fixture)
+
+
+def killed_run(
+    name: str, settings: dict[str, Any], count: int, *, seconds: int = 34977, run_id: str = "dead"
+) -> None:
+    """Make ``count`` sandboxes in a process of its own, and kill that process.
+
+    In each of them three processes sleep for ``seconds``.
+    """
     script = Path(__file__).with_name("dead_run.py")
     run = subprocess.Popen(
-        [sys.executable, str(script), name, json.dumps(settings), str(count)],
+        [sys.executable, str(script), name, json.dumps(settings), str(count), str(seconds), run_id],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hosted_world import daytona_server
-from real_backends import RealWorld, shared_tests
+from hosted_world import daytona_server, hosted_suite
+from real_backends import RealWorld
 
 pytestmark = pytest.mark.integration
 
-# Commands run as root, whom this test asks for as somebody else.
-globals().update(shared_tests(without=frozenset({"test_another_user_is_refused"})))
+globals().update(hosted_suite())
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[None]:
+def provider() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        for _ in daytona_server(patch):
-            yield
+        yield from daytona_server(patch)
 
 
 @pytest.fixture
-def world(provider: None) -> RealWorld:
-    return RealWorld("daytona", {})
-
-
-@pytest.fixture
-def strongest_world(world: RealWorld) -> RealWorld:
-    return world
-
-
-@pytest.fixture
-def isolated_world() -> RealWorld:
-    return pytest.skip("the server's machines share the files of this one")
-
-
-@pytest.fixture
-def rooted_world(world: RealWorld) -> RealWorld:
-    return world
-
-
-@pytest.fixture
-def filtering_world() -> RealWorld:
-    return pytest.skip("the server of this test filters no network")
+def world(provider: Any) -> RealWorld:
+    return RealWorld("daytona", {}, server=provider)
