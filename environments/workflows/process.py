@@ -18,6 +18,7 @@ from environments.grouping import new_group
 from environments.records import ScoredDataGroup
 from environments.run import Run, RunReport, open_run
 from environments.scheduler import Pool, run_group
+from environments.workflows.log_probabilities import log_probability_trouble
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -40,6 +41,8 @@ async def process(environment: BaseEnv) -> RunReport:
         with GroupFile(path, resume=config.resume) as file:
             workflow = _Process(environment, run, file)
             run.start_progress("process", config.total_steps, len(workflow.done))
+            if trouble := log_probability_trouble(environment):
+                run.note(trouble)
             await workflow.make_groups()
         return await workflow.report(path)
 

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments.errors import RunAborted
+from environments.errors import ConfigError, RunAborted
 from environments.grouping import new_group
 from environments.run import Run, RunReport, open_run
 from environments.scheduler import Pool
 from environments.trajectory_api.client import TrajectoryClient
+from environments.workflows.log_probabilities import log_probability_trouble
 from environments.workflows.process import FRUITLESS_DRAWS, ItemFilter
 from environments.workflows.serve_evaluations import Evaluations
 from environments.workflows.serve_groups import Groups, no_tokens
@@ -45,6 +46,8 @@ async def serve(environment: BaseEnv) -> RunReport:
         TrajectoryClient(config.rollout_server_url) as client,
         open_run(environment, directory, track=False) as run,
     ):
+        if trouble := log_probability_trouble(environment):
+            raise ConfigError(trouble)
         run.keep_attempts = False
         run.start_progress("serve", None)
         ledger = Ledger(directory)
