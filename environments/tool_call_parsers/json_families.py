@@ -12,6 +12,18 @@ from environments.tool_call_parsers.json_frames import JSONFrameParser
 from environments.tool_call_parsers.json_scan import NotJSON, read_object, skip_blanks
 
 
+class Granite4Parser(HermesParser):
+    """Granite 4: Hermes under another stop token."""
+
+    stop_texts = ("<|end_of_text|>",)
+
+
+class Exaone4Parser(HermesParser):
+    """EXAONE 4: Hermes under another stop token."""
+
+    stop_texts = ("[|endofturn|]",)
+
+
 class GraniteParser(JSONFrameParser):
     """Granite 3: a list behind ``<|tool_call|>``; some checkpoints write ``<tool_call>``."""
 
@@ -46,7 +58,7 @@ class JambaParser(JSONFrameParser):
     frame = Frame(("<tool_calls>",), "</tool_calls>")
     opening = frame.pattern
     markers = frame.marks
-    stop_texts = (*JSONFrameParser.stop_texts, "<|eos|>")
+    stop_texts = (*JSONFrameParser.stop_texts, "<|eos|>", "<|eom|>")
 
 
 class NemotronParser(JSONFrameParser):
