@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from environments import atropos_names
 from environments.base_env import BaseEnv, is_overridden
+from environments.cleanup import cleanup_all_environments
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
 from environments.errors import ConfigError, EngineUnusable, NotSupported, SandboxError, UserCodeError
 from environments.prompts import as_user_message, checked_message
@@ -47,6 +48,7 @@ __all__ = [
     "Reward",
     "ScoredDataGroup",
     "ScoredDataItem",
+    "cleanup_all_environments",
 ]
 
 # User code imports `atroposlib` after this module; where it is not installed ours is served.

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 import uuid
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +49,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_live: weakref.WeakSet[Rollout] = weakref.WeakSet()
+"""Rollouts that may hold a sandbox; read by ``cleanup_all_environments`` alone."""
+
+
+def live_rollouts() -> list[Rollout]:
+    """Rollouts of this process that are not over."""
+    return [rollout for rollout in _live if not rollout.released]
+
 
 class Rollout:
     """What one attempt at one item works with. Made by ``HermesAgentBaseEnv.rollout``."""
@@ -74,6 +83,7 @@ class Rollout:
         self._making = asyncio.Lock()
         self._released = False
         self._context: ToolContext | None = None
+        self._releasing: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         """What ended the block, where it was not its own end."""
 
@@ -108,6 +118,7 @@ class Rollout:
 
     async def __aenter__(self) -> Rollout:
         self.scope.rollouts[self.task_id] = self
+        _live.add(self)
         try:
             if self.tools and not self.finished:
                 await self.sandbox()
@@ -268,14 +279,20 @@ class Rollout:
 
     async def release(self) -> None:
         """Give everything back; later use raises ``SandboxReleased``. Not undone by cancellation."""
-        self._released = True
-        self.scope.rollouts.pop(self.task_id, None)
-        work = asyncio.ensure_future(self._release())
+        work = self.release_soon()
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             await work
             raise
+
+    def release_soon(self) -> asyncio.Future[None]:
+        """Begin to give everything back, once; the future ends when that is done."""
+        if self._releasing is None:
+            self._released = True
+            self.scope.rollouts.pop(self.task_id, None)
+            self._releasing = asyncio.ensure_future(self._release())
+        return self._releasing
 
     async def _release(self) -> None:
         async with self._making:

@@ -63,6 +63,8 @@ class DockerBackend(Backend):
         self._creating = asyncio.Semaphore(config.sandbox_creation_concurrency)
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._engine_has = {"storage"}
+        self._has_asked = False
+        """Whether the engine was asked for a container, whatever became of it."""
         self._host: dict[str, Any] | None = None
 
     async def check(self) -> None:
@@ -124,9 +126,10 @@ class DockerBackend(Backend):
         await self._images.close()
         try:
             await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))
-            found = await find_containers(self._engine, f"{ownership.RUN}={self._run_id}")
-            entries = map(ownership.entry_of, found)
-            await self._remove([entry for entry in entries if not entry.kept])
+            if self._has_asked:
+                found = await find_containers(self._engine, f"{ownership.RUN}={self._run_id}")
+                entries = map(ownership.entry_of, found)
+                await self._remove([entry for entry in entries if not entry.kept])
         except EngineError as error:
             logger.warning("containers of this run may be left; the next run removes them: %s", error)
         finally:
@@ -142,6 +145,7 @@ class DockerBackend(Backend):
             spec, image, limits, self._run_id, identity, with_storage="storage" in self._engine_has
         )
         name = f"{ownership.NAME}{identity}"
+        self._has_asked = True
         try:
             container = await make_container(
                 self._engine, name, body, spec.lifetime, engine_has=self._engine_has

@@ -1,6 +1,7 @@
 """A run that is going to be killed: makes sandboxes with busy, detached processes in them, and waits.
 
-Called with the name of a backend, its settings as JSON, and the number of sandboxes.
+Called with the name of a backend, its settings as JSON, the number of sandboxes, how long their processes
+sleep, and the run's name.
 """
 
 import asyncio
@@ -14,18 +15,19 @@ from environments.sandboxes.registry import create_backend
 
 
 async def main() -> None:
-    name, settings, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-    backend = create_backend(name, HermesAgentEnvConfig(**settings), "dead")
+    name, settings, count, seconds, run_id = sys.argv[1:]
+    backend = create_backend(name, HermesAgentEnvConfig(**json.loads(settings)), run_id)
     spec = SandboxSpec()
     if name == "ssh":
         spec = replace(spec, network=NetworkPolicy("public"))
+    sleep = f"sleep {seconds}"
 
     async def one() -> None:
         sandbox = await backend.create(spec)
-        await sandbox.exec("(setsid env -i sleep 34977 &) ; sleep 34977 & mkdir locked; chmod 0 locked")
-        await sandbox.spawn("sleep 34977")
+        await sandbox.exec(f"(setsid env -i {sleep} &) ; {sleep} & mkdir locked; chmod 0 locked")
+        await sandbox.spawn(sleep)
 
-    await asyncio.gather(*(one() for _ in range(count)))
+    await asyncio.gather(*(one() for _ in range(int(count))))
     print("ready", flush=True)
     await asyncio.sleep(1000)
 
