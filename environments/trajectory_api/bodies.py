@@ -1,15 +1,47 @@
-"""Request bodies: content encodings undone, within limits."""
+"""Request bodies: read and their encodings undone, within limits."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import io
 import zlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 from environments.trajectory_api.refusals import Refused
 
 _STEP = 1 << 20
+
+_PATIENCE = 8
+"""Times the limit that is read of a body that is too long, before the connection is closed."""
+
+
+async def read_body(stream: AsyncIterator[bytes], limit: int, stall: float) -> bytes:
+    """The body as it comes. One that is too long is read to its end, so that its sender gets the refusal
+    and not a broken connection, but not kept.
+
+    Raises ``Refused``: 413 beyond ``limit`` bytes, 408 where nothing comes for ``stall`` seconds.
+    """
+    parts: list[bytes] = []
+    size = 0
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(stall) as waiting:
+            async for part in stream:
+                waiting.reschedule(loop.time() + stall)
+                size += len(part)
+                if size > _PATIENCE * limit:
+                    break
+                if size <= limit:
+                    parts.append(part)
+                else:
+                    parts.clear()
+    except TimeoutError:
+        raise Refused("body", "its sending has stopped", status=408) from None
+    if size > limit:
+        raise too_large(limit)
+    return b"".join(parts)
 
 
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes:

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 import environments
 from environments.errors import StoreError
 from environments.trajectory_api import openapi
-from environments.trajectory_api.bodies import decode_body, too_large
+from environments.trajectory_api.bodies import decode_body, read_body
 from environments.trajectory_api.messages import EnvIdentifier, RegisterEnv, Registration
 from environments.trajectory_api.metrics import render
 from environments.trajectory_api.refusals import Refused
@@ -34,9 +34,6 @@ BACKPRESSURE_HEADER = "X-Accept-Backpressure"
 """A client that sends it understands 429; the original drops the data."""
 
 KEY_HEADER = "Idempotency-Key"
-
-_PATIENCE = 8
-"""Times the limit that is read of a body that is too long, before the connection is closed."""
 
 _READERS = 2
 """Groups that are checked at the same time; a large one takes many times its size while it is."""
@@ -124,6 +121,7 @@ class Endpoints:
             self.service.payload,
             {"batch_id": batch.id, "step": batch.step},
             encoding=_encoding(request),
+            stall=self.service.limits.stall,
             headers={"X-Batch-Id": str(batch.id)},
             sent=sent,
         )
@@ -174,6 +172,7 @@ class Endpoints:
             self.service.payload_if_stored,
             {"last": max(ids, default=after), "run_id": self.service.job(namespace).run_id},
             encoding=_encoding(request),
+            stall=self.service.limits.stall,
         )
 
     async def wandb_info(self, request: Request) -> Response:
@@ -313,23 +312,8 @@ class Endpoints:
         return parse(decode_body(body, encoding, self.service.limits.body))
 
     async def _body(self, request: Request) -> bytes:
-        """The body as it came. One that is too long is read to its end, so that its sender gets the
-        refusal and not a broken connection, but not kept.
-        """
-        limit = self.service.limits.body
-        parts: list[bytes] = []
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > _PATIENCE * limit:
-                break
-            if size <= limit:
-                parts.append(part)
-            else:
-                parts.clear()
-        if size > limit:
-            raise too_large(limit)
-        return b"".join(parts)
+        limits = self.service.limits
+        return await read_body(request.stream(), limits.body, limits.stall)
 
 
 def _encoding(request: Request) -> Any:

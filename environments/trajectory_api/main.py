@@ -60,6 +60,13 @@ def parser() -> argparse.ArgumentParser:
         help="time without a call after which an environment no longer counts (default: %(default)s)",
     )
     options.add_argument(
+        "--stall",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time after which a client that stopped in the middle is given up (default: %(default)s)",
+    )
+    options.add_argument(
         "--keep",
         action="store_true",
         help="keep groups when the trainer is done with them, for GET /groups and 'hermes-env export'",
@@ -100,6 +107,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         body=arguments.max_body_mb << 20,
         queue=arguments.max_queue,
         lease=arguments.lease,
+        stall=arguments.stall,
         keep=arguments.keep,
     )
     store = Store(arguments.data, durable=arguments.durable)

@@ -81,6 +81,8 @@ class GroupsReply:
     payload: Payload
     fields: dict[str, Any]
     encoding: tuple[str, Encoder] | None
+    stall: float
+    """Longest time that the client may take to read what is ready."""
     headers: dict[str, str] = field(default_factory=dict)
     sent: Callable[[bool], Awaitable[None]] | None = None
 
@@ -92,12 +94,15 @@ class GroupsReply:
             async for part in self._encoded():
                 for start in range(0, len(part), _CHUNK):
                     body = part[start : start + _CHUNK]
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                    async with asyncio.timeout(self.stall):
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
             gone = asyncio.ensure_future(receive())
             await asyncio.sleep(0)
             whole = not (gone.done() and gone.result()["type"] == "http.disconnect")
             gone.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            return  # an unfinished reply: the connection is closed
         finally:
             if self.sent is not None:
                 await self.sent(whole)

@@ -32,6 +32,8 @@ class Limits:
     queue: int = 4096
     """Waiting groups at which clients that understand it are asked to wait (429)."""
     lease: float = LEASE
+    stall: float = 60.0
+    """Longest pause of a client in the middle of a request, or in reading a reply."""
     keep: bool = False
     """Whether groups stay stored, for ``/groups``, when the trainer is done with them."""
 

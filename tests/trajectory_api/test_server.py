@@ -323,6 +323,28 @@ def test_a_batch_whose_reader_goes_away_is_kept_and_listed(running: Server, url:
     assert len(call(url, "GET", "/batch")[1]["batch"]) == 2
 
 
+def test_clients_that_stop_in_the_middle_are_given_up(tmp_path: Path) -> None:
+    with server(tmp_path, "--stall", "1") as running:
+        started(running.url, max_token_len=10**6)
+        with socket.create_connection(("127.0.0.1", running.port)) as sending:
+            head = "POST /scored_data HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+            sending.sendall(head.encode() + b'{"tokens":')
+            sending.settimeout(20)
+            assert b" 408 " in sending.recv(1000)
+        row = list(range(900_000))
+        large = {"tokens": [row] * 2, "masks": [row] * 2, "scores": [0.0, 1.0]}
+        for _ in range(2):
+            assert call(running.url, "POST", "/scored_data", large)[0] == 200
+        with socket.create_connection(("127.0.0.1", running.port)) as reading:
+            reading.sendall(b"GET /batch HTTP/1.1\r\nHost: x\r\n\r\n")
+            reading.recv(100)
+            deadline = time.monotonic() + 20
+            while call(running.url, "GET", "/batches")[1]["batches"][0]["state"] == "out":
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert call(running.url, "GET", "/batches")[1]["batches"][0]["state"] == "undelivered"
+
+
 def test_pages_for_people_and_machines(running: Server) -> None:
     assert call(running.url, "GET", "/healthz")[1]["status"] == "ok"
     metrics = call(running.url, "GET", "/metrics")[1]
