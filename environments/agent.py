@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import environments
 from environments.agent_loop import AgentResult, HermesAgentLoop, NextMessage
+from environments.context_policy import Policy
 from environments.records import Message
 from environments.waiting import WaitingClock
 
@@ -33,6 +34,7 @@ class AgentTask:
     repeated_calls_limit: int | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     next_message: NextMessage | None = None
+    context_policy: Policy = "stop"
 
 
 class Agent(Protocol):
@@ -72,5 +74,7 @@ class HermesAgent:
             sampling=task.sampling,
             time_limit=task.time_limit,
             waiting_clock=task.waiting_clock,
+            context_policy=task.context_policy,
+            context_length=session.context_length,
         )
         return await loop.run(task.messages)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from environments.context_policy import ContextChange, ContextKeeper, Policy
 from environments.errors import ContextOverflow, SandboxBroken
 from environments.records import Ending, Message, ToolCallRecord, Turn, Usage
 from environments.waiting import DeadlineReached, WaitingClock, deadline
@@ -60,6 +61,8 @@ class AgentResult:
     usage: Usage = field(default_factory=Usage)
     model_served: str | None = None
     """The model's name as its server gave it."""
+    context_changes: list[ContextChange] = field(default_factory=list)
+    """What the context policy changed in ``messages``."""
 
     @property
     def finish_reasons(self) -> list[str | None]:
@@ -82,7 +85,8 @@ class HermesAgentLoop:
     ``server`` answers it; ``toolbox`` runs the calls. Without a toolbox the loop uses the tools and
     the sandbox of the rollout named ``task_id`` in the attempt that it runs in.
     ``max_tokens`` bounds one reply, ``token_budget`` all replies together, ``time_limit`` (seconds)
-    the whole conversation, in working time where a waiting clock is given.
+    the whole conversation, in working time where a waiting clock is given. ``context_policy`` says what
+    becomes of a conversation that no longer fits into ``context_length`` tokens, where that is known.
     """
 
     def __init__(
@@ -103,6 +107,8 @@ class HermesAgentLoop:
         sampling: dict[str, Any] | None = None,
         time_limit: float | None = None,
         waiting_clock: WaitingClock | None = None,
+        context_policy: Policy = "stop",
+        context_length: int | None = None,
     ) -> None:
         self.server = server
         self.tool_schemas = list(tool_schemas) if tool_schemas is not None else None
@@ -115,6 +121,7 @@ class HermesAgentLoop:
         self.toolbox = toolbox
         self.max_tokens = max_tokens
         self.time_limit, self.waiting_clock = time_limit, waiting_clock
+        self.context_policy, self.context_length = context_policy, context_length
         self._sampling = {
             key: value
             for key, value in {
@@ -161,6 +168,9 @@ class _Conversation:
         }
         self.last_calls: str | None = None
         self.repetitions = 0
+        self.cut_by_context = False
+        """Whether the last reply was bounded by what the context had left."""
+        self.context = ContextKeeper(loop.context_policy, loop.context_length, loop.max_tokens or 0)
 
     async def hold(self) -> AgentResult:
         """Turn after turn, until something ends it."""
@@ -201,6 +211,8 @@ class _Conversation:
             if ending is not None:
                 if budget is not None and ending is Ending.OUTPUT_LIMIT and self._tokens_left() == 0:
                     return Ending.TOKEN_BUDGET
+                if ending is Ending.OUTPUT_LIMIT and self.cut_by_context:
+                    return Ending.CONTEXT_LENGTH
                 return ending
         return Ending.MAX_TURNS
 
@@ -214,7 +226,7 @@ class _Conversation:
         sampling = dict(self.loop._sampling)
         if limits:
             sampling["max_tokens"] = min(limits)
-        reply = await self.server.chat_completion(messages=self.result.messages, tools=self.tools, **sampling)
+        reply = await self._reply(sampling)
         self.result.turns_used += 1
         self.result.turns.append(
             Turn(
@@ -233,6 +245,35 @@ class _Conversation:
         self.result.usage.add(reply.usage)
         self.result.model_served = reply.model or self.result.model_served
         return reply
+
+    async def _reply(self, sampling: dict[str, Any]) -> ChatCompletion:
+        """The next reply, after room was made for it where that is the policy."""
+        try:
+            return await self._reply_within_context(sampling)
+        except ContextOverflow:
+            if self.context.policy == "stop":
+                raise
+            self.context.overflowed(self.result.messages, self.tools)
+            return await self._reply_within_context(sampling)
+
+    async def _reply_within_context(self, sampling: dict[str, Any]) -> ChatCompletion:
+        messages, tools, context = self.result.messages, self.tools, self.context
+        change = await context.make_room(messages, tools, self.result.turns_used + 1, self._summarise)
+        if change is not None:
+            self.result.context_changes.append(change)
+        room = context.room(messages, tools)
+        self.cut_by_context = room is not None and room < sampling.get("max_tokens", 0)
+        if room is not None and self.cut_by_context:
+            sampling = {**sampling, "max_tokens": room}
+        reply = await self.server.chat_completion(messages=messages, tools=tools, **sampling)
+        context.count(messages, tools, reply.usage)
+        return reply
+
+    async def _summarise(self, messages: list[Message]) -> str:
+        reply = await self.server.chat_completion(messages=messages, tools=None, **self.loop._sampling)
+        self.result.usage.add(reply.usage)
+        content = reply.choices[0].message.content
+        return content if isinstance(content, str) else ""
 
     def _append_reply(self, choice: Choice) -> list[ToolCall]:
         message = choice.message

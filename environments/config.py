@@ -236,6 +236,11 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     extra_body: dict[str, Any] | None = Field(
         default=None, description="Extra parameters for the model's API."
     )
+    context_policy: Literal["stop", "drop_oldest_tool_results", "summarise"] = Field(
+        default="stop",
+        description="What becomes of a conversation that no longer fits the model's context (known from the "
+        "server, or openai.context_length).",
+    )
     default_result_size_chars: int = Field(
         default=100_000,
         ge=1,

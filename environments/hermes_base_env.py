@@ -272,6 +272,7 @@ class HermesAgentBaseEnv(BaseEnv):
             time_limit=config.rollout_timeout,
             waiting_clock=clock,
             repeated_calls_limit=config.repeated_calls_limit,
+            context_policy=config.context_policy,
             sampling={**self.sampling_parameters(), "seed": rollout.seed},
             next_message=ask_user if is_overridden(self, "next_message", HermesAgentBaseEnv) else None,
         )

@@ -274,6 +274,8 @@ class Attempt:
     tool_names: list[str] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     tool_errors: list[dict[str, Any]] = field(default_factory=list)
+    context_changes: list[dict[str, Any]] = field(default_factory=list)
+    """What the context policy changed in ``messages``: turn, policy, messages, tokens before and after."""
     usage: Usage = field(default_factory=Usage)
     sequences: list[Sequence] = field(default_factory=list)
     sandbox: SandboxInfo | None = None

@@ -18,6 +18,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from environments.agent import AgentTask
@@ -220,6 +221,7 @@ class Rollout:
             {"turn": e.turn, "tool_name": e.tool_name, "arguments": e.arguments, "error": e.error}
             for e in result.tool_errors
         ]
+        record.context_changes = [asdict(change) for change in result.context_changes]
         clock = record.clock
         clock.model = sum(max(0.0, t.ended_at - t.started_at - t.waiting) for t in result.turns)
         clock.tools = sum(c.ended_at - c.started_at for t in result.turns for c in t.tool_calls)

@@ -26,6 +26,7 @@ class HTTPSession(Session):
         self._split = split
         self._pin = Pin(manager, split)
         self.model = manager.model
+        self.context_length = manager.context_length
 
     @property
     def server(self) -> str | None:

@@ -110,6 +110,12 @@ class ServerManager:
         """The policy's name for the record."""
         return self.policy or self.configs[0].model_name
 
+    @property
+    def context_length(self) -> int | None:
+        """The shortest context among the servers, in tokens; None where none says."""
+        configs = [server.config for server in self.servers] or self.configs
+        return min((config.context_length for config in configs if config.context_length), default=None)
+
     def session(self, *, split: Split = "train", script: Script | None = None) -> Session:
         """A line for one conversation. ``script`` is the oracle's, from the environment."""
         if self.policy == "nop":

@@ -22,6 +22,8 @@ class Session(ABC):
     """Protocol spoken, for the record: ``chat``, ``generate``, ``oracle``, ``nop``."""
     phase: int = 1
     model: str = ""
+    context_length: int | None = None
+    """Tokens that the model can read and write in one call, where that is known."""
 
     @abstractmethod
     async def chat_completion(

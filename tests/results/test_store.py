@@ -62,7 +62,8 @@ def test_every_cut_keeps_all_complete_lines_and_the_store_usable(tmp_path: Path)
     file = tmp_path / "attempts.jsonl"
     whole = file.read_bytes()
     ends = [index + 1 for index, byte in enumerate(whole) if byte == ord("\n")]
-    for cut in range(len(whole) + 1):
+    near_an_end = {end + by for end in [0, *ends] for by in range(-60, 60)}
+    for cut in sorted({*range(0, len(whole), 11), *near_an_end} & set(range(len(whole) + 1))):
         file.write_bytes(whole[:cut])
         expected = ["a", "b", "c"][: sum(end - 1 <= cut for end in ends)]
         with RunStore.open(tmp_path, manifest(), resume=True) as store:
