@@ -99,7 +99,11 @@ class ServerManager:
         await asyncio.gather(*(child.close() for child in children))
 
     async def __aenter__(self) -> ServerManager:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
