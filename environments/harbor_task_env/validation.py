@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from environments.config import APIServerConfig
+from environments.errors import NotSupported, SandboxError
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.tasks_env import HarborTasks
-from environments.records import Attempt, Item, Outcome
+from environments.records import Attempt, Item, Outcome, ScoredDataItem
 from environments.tasks.model import Task
 
 if TYPE_CHECKING:
@@ -85,6 +86,14 @@ class TaskValidation(HarborTasks):
         from environments.inference.policies import NopSession
 
         return NopSession() if rollout.item["policy"] == "nop" else await super().open_session(rollout)
+
+    async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
+        """One attempt. What the backend turns out to be unable to do concerns this task alone."""
+        try:
+            return await super().collect_trajectory(item)
+        except NotSupported as error:
+            self.refused[item["task_name"]] = [str(error)]
+            raise SandboxError(str(error)) from error
 
     async def get_next_item(self) -> Item | None:
         """There is nothing to train on."""

@@ -1,0 +1,96 @@
+"""What a task gets of a backend, and what it is refused for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tasks.making import make_task
+
+from environments.harbor_task_env.config import HarborTaskEnvConfig
+from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
+from environments.sandboxes.base import Capabilities
+from environments.tasks.directory import load_task
+from environments.tasks.model import Task
+
+DOCKER = Capabilities(images=True, network_modes=frozenset({"none", "public"}), gpu=True)
+LOCAL = Capabilities(network_modes=frozenset({"none", "public"}))
+
+
+def a_task(directory: Path, settings: str, **parts: str) -> Task:
+    return load_task(make_task(directory / "task", settings, **parts))  # type: ignore[arg-type]
+
+
+def config(**fields: object) -> HarborTaskEnvConfig:
+    return HarborTaskEnvConfig.model_validate({"terminal_backend": "docker", **fields})
+
+
+def test_a_machine_is_as_the_task_says_times_the_multipliers(tmp_path: Path) -> None:
+    task = a_task(
+        tmp_path,
+        "[agent]\ntimeout_sec = 5000\n[environment]\ncpus = 2\nmemory_mb = 1000\nstorage_mb = 50\ngpus = 1\n"
+        'workdir = "/w"\nnetwork_mode = "no-network"\ndocker_image = "i:1"\n'
+        'env = { A = "${NOT_SET_HERE:-b}" }\n',
+    )
+    spec = spec_of(task, config(cpus_multiplier=2, memory_multiplier=1.5, terminal_lifetime=100))
+    assert (spec.image, spec.network.mode, spec.working_directory) == ("i:1", "none", "/w")
+    resources = spec.resources
+    assert (resources.cpus, resources.memory_mb, resources.storage_mb, resources.gpus) == (4.0, 1500, 50, 1)
+    assert spec.environment == {"A": "b"}
+    assert spec.lifetime > 5000 + 2 * 600
+
+
+def test_times_of_the_task_win_and_settings_fill_gaps(tmp_path: Path) -> None:
+    silent = a_task(tmp_path / "a", "").steps[0]
+    saying = a_task(tmp_path / "b", "[agent]\ntimeout_sec = 100\n[verifier]\ntimeout_sec = 50\n").steps[0]
+    settings = config(
+        task_timeout=10, test_timeout=20, agent_timeout_multiplier=2, verifier_timeout_multiplier=3
+    )
+    assert (agent_timeout(silent, settings), verifier_timeout(silent, settings)) == (20, 60)
+    assert (agent_timeout(saying, settings), verifier_timeout(saying, settings)) == (200, 150)
+    assert agent_timeout(saying, config(rollout_timeout=30)) == 30
+
+
+def test_where_images_come_from(tmp_path: Path) -> None:
+    both = a_task(tmp_path / "a", '[environment]\ndocker_image = "i:1"\n')
+    built = a_task(tmp_path / "b", "")
+    assert spec_of(both, config()).image == "i:1"
+    assert spec_of(both, config(force_build=True)).image == str(both.environment_directory)
+    assert spec_of(built, config()).image == str(built.environment_directory)
+    assert spec_of(both, config(task_images="replay")).image is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "backend", "said"),
+    [
+        (
+            '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.org"]',
+            "docker",
+            "network allow-list",
+        ),
+        ("[environment]\ngpus = 1", "local", "needs a GPU"),
+        ('[environment]\nenv = { A = "${NOT_SET_HERE}" }', "docker", "variable NOT_SET_HERE"),
+        ('[verifier]\nenv = { A = "${NOT_SET_HERE}" }', "docker", "tests need the variable"),
+        ('[agent]\nuser = "someone"', "docker", "user 'someone'"),
+        ('[verifier]\nuser = "someone"', "local", "only the docker backend"),
+        ("[environment]\nmemory_mb = 99999999", "local", "99999999 MB"),
+        ("", "local", "replay does without"),
+        ("", "singularity", "builds no Dockerfile"),
+    ],
+)
+def test_what_cannot_be_given_is_said(tmp_path: Path, settings: str, backend: str, said: str) -> None:
+    capabilities = DOCKER if backend != "local" else LOCAL
+    found = misfits(a_task(tmp_path, settings), config(terminal_backend=backend), capabilities)
+    assert any(said in text for text in found), found
+
+
+def test_a_dockerfile_that_cannot_be_replayed(tmp_path: Path) -> None:
+    task = a_task(tmp_path, "", dockerfile="FROM x AS y\nFROM z\nCOPY --from=y /a /b\n")
+    assert misfits(task, config(), DOCKER) == []
+    found = misfits(task, config(terminal_backend="local", task_images="replay"), LOCAL)
+    assert found == ["its Dockerfile cannot be replayed: COPY --from=y /a /b"]
+
+
+def test_creation_is_bounded_by_max_concurrent_tasks() -> None:
+    assert config(max_concurrent_tasks=3).sandbox_creation_concurrency == 3
+    assert config(max_concurrent_tasks=3, sandbox_creation_concurrency=5).sandbox_creation_concurrency == 5

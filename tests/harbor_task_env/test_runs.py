@@ -1,0 +1,235 @@
+"""Whole runs over task directories in local sandboxes, with the built-in policies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tasks.making import archive, make_task
+from verification.machines import in_sandbox
+
+from environments.benchmarks.tblite.tblite_env import TBLiteEvalEnv
+from environments.benchmarks.terminalbench_2.terminalbench2_env import TerminalBench2EvalEnv
+from environments.command_line import main
+from environments.errors import ConfigError, UnknownName
+from environments.harbor_task_env.harbor_task_env import HarborTaskEnv
+from environments.records import Ending, Outcome
+from environments.run import RunReport
+
+TASKS = Path(__file__).resolve().parents[1] / "data" / "tasks"
+REWARD = "/logs/verifier/reward.txt"
+QUIET = '[environment]\nnetwork_mode = "no-network"\n'
+
+
+@pytest.fixture(autouse=True, scope="module")
+def isolated() -> None:
+    """Skip where this machine has no sandbox with a file system of its own."""
+
+    async def nothing(sandbox: Any) -> None:
+        return None
+
+    in_sandbox(nothing)
+
+
+def run(
+    directory: Path, tasks: Path | str = TASKS, policy: str = "oracle", cls: Any = HarborTaskEnv, **env: Any
+) -> RunReport:
+    """Evaluate in local sandboxes."""
+    settings = {
+        "terminal_backend": "local",
+        "task_images": "replay",
+        "dataset_name": str(tasks),
+        "data_dir_to_save_evals": str(directory / "out"),
+        "use_wandb": False,
+        "progress": "none",
+        "retry_backoff": 0,
+        **env,
+    }
+    report: RunReport = asyncio.run(cls.run("evaluate", env=settings, openai={"server_type": policy}))
+    return report
+
+
+GOOD = ["text-ledger", "two-step-inventory", "permissions"]
+
+
+def test_the_oracle_solves_and_nothing_solves_nothing(tmp_path: Path) -> None:
+    solved = run(tmp_path / "o", task_filter=GOOD, attempts=2)
+    assert solved.complete and solved.metrics["eval/pass_rate"] == 1.0 and len(solved.attempts) == 6
+    assert solved.metrics["eval/pass_at_2"] == solved.metrics["eval/pass_hat_2"] == 1.0
+    idle = run(tmp_path / "n", policy="nop", task_filter=GOOD)
+    assert idle.complete and idle.metrics["eval/pass_rate"] == 0.0
+
+
+def test_an_attempt_says_what_it_was(tmp_path: Path) -> None:
+    (attempt,) = run(tmp_path, task_filter=["two-step-*"]).attempts
+    verdict = attempt.verdict
+    assert verdict is not None and verdict.reward == 1.0 and verdict.trust == "weak"
+    assert verdict.metrics == {"lines": 4.0, "step/count": 1.0, "step/report": 1.0}
+    assert set(verdict.evidence["steps"]) == {"count", "report"}
+    assert [m["role"] for m in attempt.messages].count("user") == 2
+    assert attempt.item is not None and attempt.item["category"] == "data-processing"
+    assert attempt.provenance.dataset_revision and attempt.sandbox is not None
+    sample = json.loads((tmp_path / "out" / "samples.jsonl").read_text())
+    assert (sample["task_name"], sample["passed"], sample["turns_used"]) == ("two-step-inventory", True, 4)
+
+
+def test_a_step_below_its_threshold_ends_the_task(tmp_path: Path) -> None:
+    (attempt,) = run(tmp_path, policy="nop", task_filter=["two-step-*"]).attempts
+    assert attempt.reward == 0.0 and [m["role"] for m in attempt.messages].count("user") == 1
+
+
+def test_a_finished_run_is_resumed_without_running_and_a_changed_task_runs_again(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    one, two = make_task(tasks / "one", QUIET), make_task(tasks / "two", QUIET)
+    first = run(tmp_path, tasks)
+    again = run(tmp_path, tasks)
+    assert {a.started_at for a in again.attempts} == {a.started_at for a in first.attempts}
+    (two / "tests" / "test.sh").write_text(f"#!/bin/bash\necho 0 > {REWARD}\n")
+    changed = {a.item_id: a for a in run(tmp_path, tasks).attempts}
+    assert changed["two"].reward == 0.0 and changed["one"].reward == 1.0
+    assert changed["one"].started_at in {a.started_at for a in first.attempts}
+    assert one.is_dir()
+
+
+def test_a_broken_verifier_is_no_zero(tmp_path: Path) -> None:
+    report = run(tmp_path, task_filter=["broken-verifier", "text-ledger"])
+    outcomes = {a.item_id: a.outcome for a in report.attempts}
+    assert outcomes == {"broken-verifier": Outcome.VERIFIER_ERROR, "text-ledger": Outcome.SCORED}
+    assert not report.complete and report.exit_code == 1
+    assert report.metrics["eval/coverage"] == 0.5 and report.metrics["eval/valid_pass_rate"] == 1.0
+    broken = next(a for a in report.attempts if a.item_id == "broken-verifier")
+    assert broken.verdict is not None and broken.verdict.error and "output" in broken.verdict.evidence
+
+
+def test_an_agent_that_breaks_the_tests_has_failed(tmp_path: Path) -> None:
+    test = f"#!/bin/bash\n[ -e /app/trap ] && sleep 86413\necho 1 > {REWARD}\n"
+    make_task(
+        tmp_path / "tasks" / "trapped",
+        QUIET + "[verifier]\ntimeout_sec = 1\n",
+        test=test,
+        solve="#!/bin/bash\nmkdir -p /app; touch /app/trap\n",
+    )
+    report = run(tmp_path, tmp_path / "tasks")
+    (attempt,) = report.attempts
+    assert report.complete and attempt.outcome is Outcome.SCORED and attempt.reward == 0.0
+    assert attempt.verdict is not None and "no agent has touched" in attempt.verdict.explanation
+
+
+def test_an_agent_out_of_time_is_graded_as_it_stands(tmp_path: Path) -> None:
+    solve = "#!/bin/bash\nmkdir -p /app; echo x > /app/done\nsleep 86414\n"
+    condition = "[ -e /app/done ] && ! pgrep -f 'sleep 8641[4]'"
+    test = f"#!/bin/bash\n{condition} && echo 1 > {REWARD} || echo 0 > {REWARD}\n"
+    make_task(tmp_path / "tasks" / "slow", QUIET + "[agent]\ntimeout_sec = 1\n", test=test, solve=solve)
+    (attempt,) = run(tmp_path, tmp_path / "tasks", agent_timeout_multiplier=2).attempts
+    assert (attempt.ending, attempt.reward) == (Ending.TIME_LIMIT, 1.0)
+
+
+def test_what_cannot_be_run_is_said_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gpu-needed: it needs a GPU") as caught:
+        run(tmp_path)
+    assert "1 of 12 tasks" in str(caught.value) and "--env.skip_tasks" in str(caught.value)
+    with pytest.raises(UnknownName, match="did you mean text-ledger"):
+        run(tmp_path, task_filter=["text-ledgers"])
+    with pytest.raises(ConfigError, match="replay does without"):
+        run(tmp_path, task_images="own", task_filter=GOOD)
+
+
+def test_the_benchmarks_take_tables_of_the_hubs_form(tmp_path: Path) -> None:
+    script = f"#!/bin/bash\ncat /app/in.txt && echo 1 > {REWARD} || echo 0 > {REWARD}\n"
+    rows = [
+        {
+            "task_name": f"task-{n}",
+            "instruction": "Nothing to do.",
+            "category": "Data Science",
+            "environment_tar": archive(
+                {"Dockerfile": "FROM x\nWORKDIR /app\nCOPY in.txt .\n", "in.txt": "x"}
+            ),
+            "tests_tar": archive({"helper.py": ""}),
+            "test_sh": script,
+        }
+        for n in range(2)
+    ]
+    table = tmp_path / "rows.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for cls in (TerminalBench2EvalEnv, TBLiteEvalEnv):
+        report = run(
+            tmp_path / cls.__name__,
+            table,
+            "nop",
+            cls,
+            task_cache=str(tmp_path / "cache"),
+            task_filter=["task-1"],
+            sandbox_network="none",
+        )
+        assert report.complete and report.metrics["eval/pass_rate_data_science"] == 1.0
+        assert [a.item_id for a in report.attempts] == ["task-1"]
+
+
+def test_a_subclass_may_score_in_its_own_way(tmp_path: Path) -> None:
+    class Mine(TerminalBench2EvalEnv):
+        async def rollout_and_score_eval(self, eval_item: Any) -> dict[str, Any]:
+            found = await super().rollout_and_score_eval(eval_item)
+            return {**found, "reward": 0.25, "checked": 1}
+
+    (attempt,) = run(tmp_path, policy="nop", cls=Mine, task_filter=["text-ledger"]).attempts
+    assert attempt.metrics["checked"] == 1.0
+
+
+def test_groups_for_training(tmp_path: Path) -> None:
+    output = tmp_path / "groups.jsonl"
+    settings = {
+        "terminal_backend": "local",
+        "task_images": "replay",
+        "dataset_name": str(TASKS),
+        "task_filter": ["text-ledger", "permissions"],
+        "group_size": 2,
+        "total_steps": 3,
+        "data_path_to_save_groups": str(output),
+        "use_wandb": False,
+        "progress": "none",
+    }
+    report = asyncio.run(HarborTaskEnv.run("process", env=settings, openai={"server_type": "oracle"}))
+    groups = [json.loads(line) for line in output.read_text().splitlines()]
+    assert report.complete and [group["scores"] for group in groups] == [[1.0, 1.0]] * 3
+    names = [group["metadata"][0]["item_id"] for group in groups]
+    assert set(names[:2]) == {"text-ledger", "permissions"}
+
+
+def test_validate_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generous = f"#!/bin/bash\necho 1 > {REWARD}\n"
+    make_task(tmp_path / "more" / "generous", QUIET, test=generous)
+    make_task(tmp_path / "more" / "unsolved", QUIET, test=f"#!/bin/bash\necho so it is; echo 0 > {REWARD}\n")
+    make_task(tmp_path / "more" / "no-solution", QUIET, solve=None)
+    assert main(["tasks", "validate", str(tmp_path / "more")]) == 1
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "wrong" in lines["generous"] and "doing nothing gets 1" in lines["generous"]
+    assert "the oracle gets 0 (so it is)" in lines["unsolved"]
+    assert "not run" in lines["no-solution"] and "solution/solve.sh is missing" in lines["no-solution"]
+    assert main(["tasks", "validate", str(TASKS / "text-ledger")]) == 0
+    assert "1 tasks: 1 ok" in capsys.readouterr().out
+
+
+def test_check_prints_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "check", str(TASKS)]) == 0
+    assert "it needs 1 GPU" in capsys.readouterr().out
+    assert main(["tasks", "check", "/nowhere"]) == 2
+    assert main(["tasks", "chekc", str(TASKS)]) == 2
+    assert "did you mean check" in capsys.readouterr().err
+    assert main(["tasks", "check"]) == 2 and main(["tasks"]) == 2 and main(["tasks", "--help"]) == 0
+
+
+@pytest.mark.integration
+def test_our_own_tasks_are_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "validate", str(TASKS)]) == 1
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["12"] == "12 tasks: 8 ok, 3 wrong, 1 not run"
+    for name, said in (
+        ("broken-verifier", "wrote neither"),
+        ("slow-verifier", "took longer than 2 s"),
+        ("network-needed", "need the Python package colour-of-money"),
+        ("gpu-needed", "needs a GPU"),
+    ):
+        assert said in lines[name]
