@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from environments.errors import AccessDenied, BadRequest, ConfigError, ModelError, ServerUnavailable
+from environments.errors import AccessDenied, BadRequest, ConfigError, ServerUnavailable
 from environments.inference.replies import MalformedReply
 from environments.inference.sglang import SGLANG_WIRES
 from environments.inference.token_wire import SHAPING, TokenWire
@@ -58,8 +58,7 @@ async def find_token_endpoint(server: ModelServer, transport: Transport, budget:
         except (BadRequest, AccessDenied, MalformedReply) as refusal:
             refusals.append((wire, refusal))
         except ServerUnavailable as error:
-            # Servers without such a route, or without the feature, answer in many ways.
-            if error.status is None or error.status in (429, 502, 503, 504):
+            if error.status not in (500, 501):  # which some give for a route or a field that they lack
                 raise
             refusals.append((wire, error))
         else:
@@ -98,9 +97,11 @@ async def _none_offered(
     server: ModelServer, transport: Transport, refusals: Sequence[tuple[TokenWire, Exception]]
 ) -> Exception:
     """The error for a server without a usable endpoint; names what each one answered."""
-    for _, refusal in refusals:
-        if isinstance(refusal, ModelError) and refusal.status in (401, 403) and _is_about_the_key(refusals):
-            return refusal
+    statuses = [getattr(refusal, "status", None) for _, refusal in refusals]
+    if 401 in statuses:
+        return refusals[statuses.index(401)][1]
+    if all(status == 403 for status in statuses):  # one alone is an endpoint that is switched off
+        return refusals[0][1]
     models = [str(model["id"]) for model in await transport.models(server.target, server.root)]
     if models and server.config.model_name not in models:
         return AccessDenied(
@@ -114,11 +115,6 @@ async def _none_offered(
         f"{server.config.server_type} needs ({said}). For chat completions alone, use --openai.server_type "
         "openai"
     )
-
-
-def _is_about_the_key(refusals: Sequence[tuple[Any, Exception]]) -> bool:
-    """Whether every endpoint refused us; one that is switched off gives 403 as well."""
-    return all(isinstance(e, ModelError) and e.status in (401, 403) for _, e in refusals)
 
 
 def _advice(server_type: str, wire: TokenWire) -> str:

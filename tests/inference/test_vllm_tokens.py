@@ -18,6 +18,7 @@ from environments.inference.server_manager import ServerManager
 from environments.inference.token_wire import TokenAsk
 from environments.inference.vllm import VLLM_WIRES, VLLMGenerate
 from environments.records import PolicySpan
+from tests.inference.scripted_server import fails, serving
 from tests.inference.token_calls import EOS, PROMPT, answer, closing, manager_of, sample, spoilt, using
 from tests.servers.token_server import TokenServer
 
@@ -92,12 +93,33 @@ def test_a_server_that_ignores_the_wish_for_ids_is_passed_over() -> None:
 
 
 def test_a_wrong_model_is_named_with_those_that_there_are() -> None:
-    async def no_such_model(payload: Any) -> Any:
-        return payload
-
     server = TokenServer(answer, offers=[])
     with pytest.raises(AccessDenied, match="has no model 'other'; it offers: m"):
         sample(server, "vllm", config={"model_name": "other"})
+
+
+def test_a_wrong_key_is_said_to_be_one() -> None:
+    async def run() -> None:
+        async with serving(fails(401, "invalid api key")) as server:
+            config = server.config(server_type="vllm", api_key="wrong")
+            async with closing(ServerManager([config])) as manager:
+                await manager.find_token_endpoint(manager.servers[0])
+
+    with pytest.raises(AccessDenied, match="invalid api key"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_is_not_ready_is_not_called_unfit(status: int) -> None:
+    async def run() -> None:
+        async with (
+            serving(fails(status, "loading")) as server,
+            closing(ServerManager([server.config(server_type="vllm")])) as manager,
+        ):
+            await manager.find_token_endpoint(manager.servers[0])
+
+    with pytest.raises(ServerUnavailable):
+        asyncio.run(run())
 
 
 def test_no_address_is_an_error_of_the_configuration() -> None:
