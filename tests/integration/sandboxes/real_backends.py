@@ -16,7 +16,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -139,7 +139,9 @@ class RealWorld:
         asyncio.run(asyncio.wait_for(main(), 110))
 
 
-def suite(*, without: Mapping[str, str] = {}, unfit: Mapping[str, str] = {}) -> dict[str, Any]:
+def suite(
+    *, modules: Sequence[str] = MODULES, without: Mapping[str, str] = {}, unfit: Mapping[str, str] = {}
+) -> dict[str, Any]:
     """The tests of ``tests/sandboxes`` and their fixtures, to be put into a module with a ``world``.
 
     ``without``: tests that the backend's nature forbids, ``unfit``: kinds of world that it is not; each
@@ -149,8 +151,8 @@ def suite(*, without: Mapping[str, str] = {}, unfit: Mapping[str, str] = {}) -> 
     if tests not in sys.path:
         sys.path.insert(0, tests)
     found: dict[str, Any] = {}
-    for name in MODULES:
-        module = importlib.import_module(f"sandboxes.{name}")
+    for name in (*(f"sandboxes.{name}" for name in modules), "heavy_cases"):
+        module = importlib.import_module(name)
         for key, value in vars(module).items():
             if _is_test_of_a_world(key, value) or type(value).__name__ == "FixtureFunctionDefinition":
                 found[key] = _skipped(without[key]) if key in without else value

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from real_backends import suite
 from sandboxes.conftest import (  # fixtures and kinds of isolation
-    ISOLATED,
-    ROOTED,
     RUNGS,
     World,
     make_world,
     readable_bubblewrap,
+    reason_against,
 )
 
 pytestmark = pytest.mark.integration
 
-globals().update(suite())
+# The other parts run on all of them among the fast tests.
+globals().update(suite(modules=["test_conformance"]))
 
 __all__ = ["readable_bubblewrap"]
 
@@ -26,25 +26,5 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 @pytest.fixture
-def strongest_world(world: World) -> World:
-    return world
-
-
-@pytest.fixture
-def isolated_world(world: World) -> World:
-    return world if world.rung in ISOLATED else pytest.skip("this rung isolates nothing")
-
-
-@pytest.fixture
-def rooted_world(world: World) -> World:
-    return world if world.rung in ROOTED else pytest.skip("this rung has no root of its own")
-
-
-@pytest.fixture
-def filtering_world(rooted_world: World) -> World:
-    return rooted_world
-
-
-@pytest.fixture
-def ending_world(world: World) -> World:
-    return world
+def strongest_world() -> World:
+    return next(World(rung) for rung in RUNGS if not reason_against(rung))
