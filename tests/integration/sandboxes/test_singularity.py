@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_backends import RealWorld, killed_run, living, singularity_settings
+from real_backends import RealWorld, living, singularity_settings
 
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 from environments.sandboxes.singularity import instance
-from environments.sandboxes.singularity.engine import Engine
 
 pytestmark = pytest.mark.integration
 
@@ -241,21 +240,6 @@ def _is_ours(process: Path) -> bool:
         return b"[hermes-" in (process / "cmdline").read_bytes()
     except OSError:
         return False
-
-
-def test_a_killed_run_is_removed_by_the_next(world: RealWorld) -> None:
-    killed_run("singularity", world.settings, 32)
-    assert living("sleep 34977") > 0
-
-    async def main() -> None:
-        async with world.backend() as backend:
-            await backend.check()
-            assert living("sleep 34977") == 0
-            instances = await Engine.find().instances()
-            assert not [i for i in instances if i.name.startswith("hermes-dead-")]
-
-    asyncio.run(main())
-    assert nothing_is_left()
 
 
 def test_a_bare_root_file_system_of_busybox(world: RealWorld, tmp_path: Path) -> None:

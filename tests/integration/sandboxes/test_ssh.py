@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_backends import RealWorld, killed_run, living, ssh_settings
+from real_backends import RealWorld, living, ssh_settings
 
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
@@ -204,21 +204,6 @@ def test_a_bomb_is_contained_and_killed(world: RealWorld) -> None:
             assert (await sandbox.exec("echo calm")).text == "calm\n"
 
     asyncio.run(main())
-
-
-async def runs_on(world: RealWorld) -> set[str]:
-    """Names of the runs that the machine holds."""
-    async with world.sandbox() as sandbox:
-        listed = await sandbox.list(str(Path(sandbox.home).parents[2]))
-        return {Path(info.path).name for info in listed}
-
-
-def test_a_killed_run_is_removed_by_the_next(world: RealWorld) -> None:
-    killed_run("ssh", world.settings, 64)
-    assert living("sleep 34977") > 0
-    names = asyncio.run(runs_on(world))
-    assert not [name for name in names if name.startswith("dead-")]
-    assert living("sleep 34977") == 0
 
 
 def test_an_abandoned_machine_cleans_up_by_itself(world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
