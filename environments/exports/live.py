@@ -58,6 +58,11 @@ class LiveSource:
                     "only give groups by taking them from it. Export from the environment's own files"
                 )
             read = self._read_along()
+        elif project is None and not self.wait:
+            raise ConfigError(
+                f"no trainer has registered at {self.client.url}, so nothing is there to read; with "
+                "--rows N or --follow the export is the trainer itself"
+            )
         else:
             read = self._train(ours=info.ours)
         async for group in read:
@@ -108,7 +113,7 @@ class LiveSource:
 
     async def _ask(self, method: str, path: str, body: Any = None) -> Reply:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline, told = loop.time() + PATIENCE, False
         while True:
             try:
                 if method == "POST":
@@ -117,6 +122,9 @@ class LiveSource:
             except Unreachable as error:
                 if loop.time() > deadline:
                     raise HermesError(f"{error}; the same command with --append goes on") from error
+                if not told:
+                    told = True
+                    self.tell(f"{error}; trying for {PATIENCE:g} s")
             except Rejected as rejected:
                 if rejected.status in (401, 403):
                     raise ConfigError(

@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         description="Serve the trajectory API: environments leave scored groups, trainers fetch batches.",
     )
     options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    options.add_argument("--port", type=int, default=8000, help="port (default: %(default)s)")
+    options.add_argument("--port", type=_port, default=8000, help="port (default: %(default)s)")
     options.add_argument(
         "--data",
         type=Path,
@@ -110,6 +111,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         stall=arguments.stall,
         keep=arguments.keep,
     )
+    listener = _listen(arguments.host, arguments.port)
     store = Store(arguments.data, durable=arguments.durable)
     try:
         service = Service(store, limits)
@@ -123,21 +125,31 @@ def _serve(arguments: argparse.Namespace) -> int:
                         batch.id,
                         batch.size,
                     )
-        logger.info("trajectory API on http://%s:%d, data in %s", arguments.host, arguments.port, store.path)
+        port = listener.getsockname()[1]
+        logger.info("trajectory API on http://%s:%d, data in %s", arguments.host, port, store.path)
         config = uvicorn.Config(
             make_app(service, token=token),
-            host=arguments.host,
-            port=arguments.port,
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=10,
             h11_max_incomplete_event_size=1 << 16,
         )
         server = uvicorn.Server(config)
-        server.run()
+        server.run(sockets=[listener])
         return 0 if server.started else 1
     finally:
         store.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ``ConfigError`` that says what stands in the way."""
+    try:
+        families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise ConfigError(f"cannot listen on {host}, port {port} (--host, --port): {reason}") from error
 
 
 def _token(arguments: argparse.Namespace) -> str | None:
@@ -147,6 +159,12 @@ def _token(arguments: argparse.Namespace) -> str | None:
         except OSError as error:
             raise ConfigError(f"--token-file {arguments.token_file}: {error.strerror}") from error
     return arguments.token or os.environ.get(TOKEN_VARIABLE) or None
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: a number from 0 to 65535 is needed")
+    return int(text)
 
 
 def _is_loopback(host: str) -> bool:

@@ -156,6 +156,11 @@ def test_without_keep_the_finished_are_gone_and_the_rest_is_there(tmp_path: Path
     assert [row["item_id"] for row in lines(tmp_path / "out.jsonl")] == ["i2", "i3", "i4", "i5"]
 
 
+def test_a_look_at_an_idle_server_leaves_no_trace(api: Server, tmp_path: Path) -> None:
+    assert main(["export", "sft", api.url, str(tmp_path / "out.jsonl")]) == 2
+    assert call(api.url, "GET", "/info")[1]["batch_size"] == -1
+
+
 def test_without_a_trainer_it_is_one_and_loses_nothing_when_killed(tmp_path: Path) -> None:
     with server(tmp_path / "api") as api:
         output = tmp_path / "out.jsonl"

@@ -8,7 +8,7 @@ import json
 import socket
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -368,9 +368,31 @@ def test_a_token_is_asked_for_everywhere_but_health(tmp_path: Path) -> None:
         assert call(running.url, "GET", "/status", headers={"Authorization": "Bearer s3cret"})[0] == 200
 
 
-def test_a_directory_has_one_server(tmp_path: Path, capfd: Callable[..., Any]) -> None:
+def test_a_directory_has_one_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from environments.trajectory_api.main import main
 
     with server(tmp_path) as running:
         assert running.url
         assert main(["--data", str(tmp_path), "--port", "0"]) == 1
+        assert "another run-api works in" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--port", "{taken}"], "in use"),
+        (["--host", "no.such.host.invalid", "--port", "0"], "--host"),
+        (["--token-file", "nothing"], "No such file"),
+    ],
+)
+def test_what_stands_in_the_way_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    from environments.trajectory_api.main import main
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = str(listener.getsockname()[1])
+        given = [option.format(taken=taken) for option in options]
+        assert main(["--data", str(tmp_path), *given]) == 2
+    said = capfd.readouterr().err
+    assert reason in said and "Traceback" not in said
