@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from environments.sandboxes.singularity.engine import Engine, Instance
 from environments.sandboxes.singularity.holdings import Note
 from environments.sandboxes.singularity.images import Images
 from environments.sandboxes.singularity.instance import InstanceMachine
-from environments.sandboxes.singularity.options import Features, Limits, start_arguments
+from environments.sandboxes.singularity.options import SMALLEST_DISK_MB, Features, Limits, start_arguments
 from environments.sandboxes.singularity.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class SingularityBackend(Backend):
     capabilities = Capabilities(
         images=True,
         network_modes=frozenset({"none", "public", "allow-list"}),
-        resources=frozenset({"cpus", "memory_mb", "processes"}),
+        resources=frozenset({"cpus", "memory_mb", "processes", "storage_mb"}),
     )
 
     def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:
@@ -181,15 +182,15 @@ class SingularityBackend(Backend):
         name = f"{run.name}-{family}"
         directory = run.path / name
         await asyncio.to_thread(_make_directories, directory)
-        arguments = start_arguments(
-            features,
-            image=image,
-            name=name,
-            overlay=directory / "overlay",
-            network=spec.network.mode == "public",
-            limits=self._limits(spec),
-        )
         try:
+            arguments = start_arguments(
+                features,
+                image=image,
+                name=name,
+                overlay=await self._overlay(engine, features, directory, spec.resources.storage_mb),
+                network=spec.network.mode == "public",
+                limits=self._limits(spec),
+            )
             await engine.run(arguments)
             found = await engine.instances(name)
             if not found:
@@ -198,6 +199,22 @@ class SingularityBackend(Backend):
             await asyncio.shield(asyncio.ensure_future(holdings.end(engine, name, directory)))
             raise
         return found[0], family, directory
+
+    async def _overlay(
+        self, engine: Engine, features: Features, directory: Path, storage_mb: int | None
+    ) -> Path:
+        """What takes the sandbox's files: a directory, or a file system of its own where disk is limited."""
+        if storage_mb is None or not (features.overlay and features.disk_images):
+            return directory / "overlay"
+        image = directory / "overlay.img"
+        size = str(max(storage_mb, SMALLEST_DISK_MB))
+        try:
+            await engine.run(["overlay", "create", "--sparse", "--size", size, str(image)])
+        except SandboxError as error:
+            logger.info("disk space cannot be limited here: %s", error)
+            self._features = replace(self._features, disk_images=False)
+            return directory / "overlay"
+        return image
 
     async def _enter(
         self, spec: SandboxSpec, image: str, instance: Instance, family: str, directory: Path
@@ -264,6 +281,10 @@ class SingularityBackend(Backend):
             if limits.cpus is not None:
                 resources["cpus"] = limits.cpus
         limitations = [*self._features.limitations(), *egress.limitations(spec.network)]
+        if spec.resources.storage_mb is not None and self._features.overlay and self._features.disk_images:
+            resources["storage_mb"] = float(max(spec.resources.storage_mb, SMALLEST_DISK_MB))
+        else:
+            limitations.append("disk space is not limited")
         if spec.network.mode == "public":
             limitations.append("the network is the host's, its loopback included")
         return SandboxInfo(

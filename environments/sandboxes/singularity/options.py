@@ -30,6 +30,10 @@ _HIDDEN = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug",
 """Files that tell of the whole machine, or act on it."""
 
 
+SMALLEST_DISK_MB = 64
+"""The engine makes no smaller file systems."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of one sandbox."""
@@ -46,6 +50,8 @@ class Features:
     root: bool
     overlay: bool = True
     """A directory on disk takes what the sandbox writes; else memory does."""
+    disk_images: bool = True
+    """A file system in a file takes it where disk space is limited."""
     control_groups: bool = True
     fakeroot: bool = True
 
@@ -82,7 +88,6 @@ class Features:
         if self.root:
             yield "root in the sandbox is root of this machine with fewer capabilities and a view of its own"
         yield "the image's WORKDIR is not known to the engine"
-        yield "disk space is not limited"
 
 
 def start_arguments(

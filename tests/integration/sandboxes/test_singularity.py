@@ -38,12 +38,8 @@ def test_what_it_is_and_what_it_refuses(world: RealWorld) -> None:
             assert sandbox.info.network == "none"
             assert sandbox.info.image == world.settings["singularity_image"]
             assert sandbox.info.limitations
-            for spec in (
-                SandboxSpec(network=NetworkPolicy("allow-list", ("a.example",))),
-                SandboxSpec(resources=Resources(gpus=1)),
-            ):
-                with pytest.raises(NotSupported):
-                    await backend.create(spec)
+            with pytest.raises(NotSupported):
+                await backend.create(SandboxSpec(resources=Resources(gpus=1)))
             with pytest.raises(SandboxError, match="no image"):
                 await backend.create(SandboxSpec(image="/nowhere/image.sif"))
         async with world.backend(singularity_image="/nowhere") as backend:
@@ -152,6 +148,19 @@ def test_limits_hold(world: RealWorld) -> None:
         assert (await sandbox.exec("echo calm")).text == "calm\n"
 
     world.run(body, SandboxSpec(resources=Resources(memory_mb=200, processes=60, cpus=1.5)))
+
+
+def test_disk_space_is_limited_where_a_task_says_so(world: RealWorld) -> None:
+    async def body(sandbox: RemoteSandbox) -> None:
+        if sandbox.info.resources.get("storage_mb") != 80:
+            assert "disk space is not limited" in sandbox.info.limitations
+            return
+        filled = await sandbox.exec("dd if=/dev/zero of=/file bs=1M count=200", timeout=60)
+        assert filled.exit_code != 0
+        assert b"No space left" in filled.stderr
+        assert (await sandbox.exec("rm /file; echo x >/file && echo fine")).text == "fine\n"
+
+    world.run(body, SandboxSpec(resources=Resources(storage_mb=80)))
 
 
 def test_an_exhausted_sandbox_is_cleared_by_kill_all(world: RealWorld) -> None:
