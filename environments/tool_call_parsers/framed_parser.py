@@ -89,7 +89,7 @@ class FramedParser(ToolCallParser):
 
     def _no_call(self, scan: Scan, start: int, position: int) -> int:
         """A frame without a call at its beginning; the token may be a word in a sentence."""
-        if self.call_open.startswith(scan.text[position:]):
+        if scan.ends_in(self.call_open, position):
             scan.reject(
                 start, len(scan.text), CallStatus.TRUNCATED, "the text ends where a call should begin"
             )

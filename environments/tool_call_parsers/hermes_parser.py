@@ -55,7 +55,7 @@ class HermesParser(ToolCallParser):
             return call.end, None
         if scan.text.startswith("{", position):
             return call.end, position
-        at_end = self.tag_close.startswith(scan.text[position : position + len(self.tag_close)])
+        at_end = scan.ends_in(self.tag_close, position)
         if at_end and scan.finished:  # A stop token stands for the closing tag; the JSON itself is whole.
             return len(scan.text), None
         problem = (

@@ -10,6 +10,7 @@ from environments.tool_call_parsers.json_scan import (
     NotJSON,
     parse_whole,
     read_object,
+    skip_blanks,
     strict_text,
 )
 from environments.tool_call_parsers.result import CallStatus
@@ -117,23 +118,27 @@ def refuse(scan: Scan, start: int, problem: NotACall, opening: str, closing: str
     The next block after it counts. One that begins inside a string of this one does not: it may be
     part of an argument, and running it would be worse than losing it.
     """
-    close, following = scan.find(closing, problem.resume), scan.find(opening, problem.resume)
-    length = len(scan.text)
-    if close >= 0 and not 0 <= following < close:
-        end = close + len(closing)
-        cut = problem.ended and not scan.finished
-        status = CallStatus.TRUNCATED if cut else problem.status
-    elif 0 <= following < problem.reach:
-        end = _end_of_nested(scan, following, opening, closing)
-        status = CallStatus.TRUNCATED if problem.ended else problem.status
-    elif following >= 0:
-        end = following
-        status = CallStatus.UNCLOSED if problem.reach >= following else problem.status
-    else:
-        end = length
-        status = CallStatus.TRUNCATED if problem.ended else problem.status
+    end, status = _end_of_refused(scan, problem, opening, closing)
     scan.reject(start, end, status, problem.problem, problem.name)
     return end
+
+
+def _end_of_refused(scan: Scan, problem: NotACall, opening: str, closing: str) -> tuple[int, CallStatus]:
+    close, following = scan.find(closing, problem.resume), scan.find(opening, problem.resume)
+    end, length = close + len(closing), len(scan.text)
+    status = CallStatus.TRUNCATED if problem.ended else problem.status
+    if problem.ended and not scan.finished:
+        return length, status
+    if close >= 0 and not 0 <= following < close:
+        behind = skip_blanks(scan.text, end)
+        if not problem.ended or behind == length or scan.at(opening, behind):
+            return end, problem.status
+        return length, status
+    if 0 <= following < problem.reach:
+        return _end_of_nested(scan, following, opening, closing), status
+    if following >= 0:
+        return following, CallStatus.UNCLOSED if problem.reach >= following else problem.status
+    return length, status
 
 
 def _end_of_nested(scan: Scan, position: int, opening: str, closing: str) -> int:

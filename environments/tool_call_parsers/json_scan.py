@@ -133,7 +133,7 @@ def skip_balanced(text: str, position: int, limit: int) -> int | None:
             depth -= 1
             if depth <= 0:
                 return match.end() if depth == 0 else None
-        elif depth == 0:
+        elif depth == 0 or mark == '"':  # a string that never ends
             return None
     return None
 

@@ -15,6 +15,7 @@ from environments.tool_call_parsers.json_scan import NotJSON, read_value, skip_b
 
 _TAG = "<|python_tag|>"
 _NAMED = re.compile(r'\{\s*"(?:type"\s*:\s*"function"\s*,\s*")?name"\s*:\s*"(?P<name>[^"\\]*)"')
+_OBJECT = re.compile(r'\{\s*["}]')
 _KEYS = frozenset({"name", "parameters", "arguments", "type", "id"})
 _FENCE = "```"
 
@@ -100,6 +101,8 @@ def _begins_line(text: str, position: int) -> bool:
 
 def _skip_value(scan: Scan, start: int) -> int:
     """Past a JSON value that is no call: what stands inside it is none either."""
+    if not _OBJECT.match(scan.text, start):
+        return start + 1
     try:
         return read_value(scan.text, start)[1]
     except NotJSON as problem:

@@ -72,9 +72,8 @@ class Qwen3CoderParser(ToolCallParser):
 
     def _no_function(self, scan: Scan, start: int, position: int) -> int:
         """What follows an opening tag that has no function in it; it may be a word in a sentence."""
-        rest = scan.text[position : position + len(_FUNCTION)]
         close = scan.find(self.tag_close, position)
-        if _FUNCTION.startswith(rest) and position + len(rest) == len(scan.text):
+        if scan.ends_in(_FUNCTION, position):
             scan.reject(start, len(scan.text), CallStatus.TRUNCATED, "the text ends inside it")
             return len(scan.text)
         if close < 0 or any(0 <= scan.find(mark, position) < close for mark in (self.tag_open, _FUNCTION)):

@@ -74,6 +74,12 @@ class Scan:
         self._found[marker] = (position, found)
         return found
 
+    def ends_in(self, marker: str, position: int) -> bool:
+        """Whether nothing but the beginning of ``marker``, or nothing at all, is left at ``position``."""
+        return marker.startswith(self.text[position : position + len(marker)]) and (
+            len(self.text) - position < len(marker)
+        )
+
     def accept(
         self, start: int, end: int, name: str, arguments: str, values: dict[str, Any], id: str | None = None
     ) -> None:
