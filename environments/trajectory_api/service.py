@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.errors import StoreError
-from environments.trajectory_api import store as writes
+from environments.trajectory_api import writes
 from environments.trajectory_api.job import LEASE, Batch, Environment, Group, Job
 from environments.trajectory_api.messages import RegisterEnv, Registration
 from environments.trajectory_api.refusals import Refused
@@ -210,7 +210,8 @@ class Service:
                 group.policy_version,
                 group.key,
                 group.payload,
-            )
+            ),
+            growing=len(group.payload),
         )
         if group_id is None:
             self.counters["groups_duplicate", namespace] += 1

@@ -16,15 +16,16 @@ import os
 import queue
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from environments.errors import StoreError
+from environments.trajectory_api.reserve import Reserve
+from environments.trajectory_api.writes import Write
 
 T = TypeVar("T")
-Write = Callable[[sqlite3.Connection], Any]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,27 @@ CREATE TABLE IF NOT EXISTS batches (
   run_id TEXT NOT NULL, batch_id INTEGER NOT NULL, step INTEGER NOT NULL, size INTEGER NOT NULL,
   consumer TEXT, state TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (run_id, batch_id)
 ) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Work that waits for its transaction."""
+
+    work: Write
+    settle: Callable[[Any, BaseException | None], None]
+    growing: int
+
+
+_PAGES_AT_ONCE = 32
+"""Free pages given back to a full disk in one step, which itself needs their room for a moment."""
+
+_PAGE = 1 << 14
+
+CHECKPOINT = 8 << 20
+"""Bytes after which the log is copied into the database, and most bytes of groups in one transaction.
+
+Both together are less than the reserve, so that on a full disk a checkpoint still works.
 """
 
 SHARED_WRITES = 64
@@ -68,20 +90,33 @@ class Store:
         except BlockingIOError:
             os.close(self._lock)
             raise StoreError(f"another run-api works in {directory}; give this one its own --data") from None
-        self._connection = self._open()
+        self._reserve = Reserve(directory / "reserve")
+        self._connection = self._open_again()
         self._readers = threading.local()
         self._opened: list[sqlite3.Connection] = []
-        self._queue: queue.Queue[tuple[Write, Callable[[Any, BaseException | None], None]] | None]
-        self._queue = queue.Queue()
+        self._reserve.take()
+        self._queue: queue.Queue[_Waiting | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name="trajectory-store", daemon=True)
         self._thread.start()
+
+    def _open_again(self) -> sqlite3.Connection:
+        """The database; on a full disk with the help of the reserve."""
+        try:
+            return self._open()
+        except StoreError:
+            if not self._reserve.give():
+                raise
+            return self._open()
 
     def _open(self) -> sqlite3.Connection:
         try:
             connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
-            connection.execute("PRAGMA page_size=16384")
+            connection.execute(f"PRAGMA page_size={_PAGE}")
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+            connection.execute("PRAGMA secure_delete=OFF")  # deleting a group must not write its whole length
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'NORMAL'}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT // _PAGE}")
             connection.execute("PRAGMA cache_size=-8192")
             connection.execute("PRAGMA journal_size_limit=67108864")
             connection.executescript(_SCHEMA)
@@ -89,8 +124,12 @@ class Store:
             raise StoreError(f"cannot open {self.path}: {error}") from error
         return connection
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do some work in a transaction; returns when it is on disk."""
+    async def write(self, work: Callable[[sqlite3.Connection], T], *, growing: int = 0) -> T:
+        """Do some work in a transaction; returns when it is on disk.
+
+        ``growing`` is how many bytes of groups the work adds. Such work is refused (``StoreError``) while
+        the disk is full, so that there is room for what lets groups go.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -106,7 +145,7 @@ class Store:
             with contextlib.suppress(RuntimeError):  # the loop is gone; nobody waits any more
                 loop.call_soon_threadsafe(settle, result, error)
 
-        self._queue.put((work, wake))
+        self._queue.put(_Waiting(work, wake, growing))
         # A commit that has begun is waited for: the memory must not differ from the disk.
         return await asyncio.shield(future)
 
@@ -114,7 +153,7 @@ class Store:
         while (first := self._queue.get()) is not None:
             batch = [first]
             closing = False
-            while len(batch) < SHARED_WRITES and not closing:
+            while len(batch) < SHARED_WRITES and sum(w.growing for w in batch) < CHECKPOINT and not closing:
                 try:
                     entry = self._queue.get_nowait()
                 except queue.Empty:
@@ -127,21 +166,62 @@ class Store:
             if closing:
                 return
 
-    def _commit(self, batch: list[tuple[Write, Callable[[Any, BaseException | None], None]]]) -> None:
+    def _commit(self, batch: list[_Waiting]) -> None:
+        if any(waiting.growing for waiting in batch) and not (self._reserve.take() or self._make_room()):
+            batch = self._refuse_growing(batch)
+        try:
+            results = self._transaction(batch)
+        except sqlite3.OperationalError as error:
+            if "full" not in str(error) or not self._reserve.give():
+                self._fail(batch, error)
+                return
+            batch = self._refuse_growing(batch)
+            try:
+                results = self._transaction(batch)
+            except BaseException as second:  # noqa: BLE001 - handed to those who wait
+                self._fail(batch, second)
+                return
+        except BaseException as error:  # noqa: BLE001 - handed to those who wait
+            self._fail(batch, error)
+            return
+        for waiting, result in zip(batch, results, strict=True):
+            waiting.settle(result, None)
+
+    def _transaction(self, batch: list[_Waiting]) -> list[Any]:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            results = [work(self._connection) for work, _ in batch]
+            results = [waiting.work(self._connection) for waiting in batch]
             self._connection.execute("COMMIT")
-        except BaseException as error:  # noqa: BLE001 - handed to those who wait
+        except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
-            text = StoreError(f"cannot write {self.path}: {error}")
+            raise
+        return results
+
+    def _make_room(self) -> bool:
+        """Give back to the disk what deleted groups have left free; whether that was enough."""
+        try:
+            while True:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                if self._reserve.take():
+                    return True
+                if self._connection.execute("PRAGMA freelist_count").fetchone()[0] == 0:
+                    return False
+                self._connection.execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
+        except sqlite3.OperationalError:
+            return False
+
+    def _refuse_growing(self, batch: list[_Waiting]) -> list[_Waiting]:
+        """Refuse what needs room that is not there; the rest is returned."""
+        self._fail([w for w in batch if w.growing], "the disk is full; groups are taken again when it is not")
+        return [waiting for waiting in batch if not waiting.growing]
+
+    def _fail(self, batch: list[_Waiting], reason: object) -> None:
+        text = StoreError(f"cannot write {self.path}: {reason}")
+        if batch:
             logger.error("%s", text)
-            for _, settle in batch:
-                settle(None, text)
-            return
-        for (_, settle), result in zip(batch, results, strict=True):
-            settle(result, None)
+        for waiting in batch:
+            waiting.settle(None, text)
 
     def payload(self, group_id: int) -> bytes:
         """The stored JSON text of a group. Blocks; for a worker thread. Raises ``StoreError``."""
@@ -195,145 +275,3 @@ class Store:
         for connection in [*self._opened, self._connection]:
             connection.close()
         os.close(self._lock)
-
-
-# Writes, to be given to ``Store.write``.
-
-
-def put_run(namespace: str, run_id: str, data: dict[str, Any]) -> Write:
-    """Store a run's snapshot."""
-    text = json.dumps(data)
-
-    def write(connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "INSERT INTO runs VALUES (?,?,1,?,?) ON CONFLICT (run_id) DO UPDATE SET data=excluded.data",
-            (run_id, namespace, time.time(), text),
-        )
-
-    return write
-
-
-def archive_run(run_id: str, keep: int) -> Write:
-    """Set a run aside, and delete the groups of all but the ``keep`` latest runs set aside."""
-
-    def write(connection: sqlite3.Connection) -> None:
-        connection.execute("UPDATE runs SET current=0 WHERE run_id=?", (run_id,))
-        old = connection.execute(
-            "SELECT run_id FROM runs WHERE current=0 AND namespace="
-            "(SELECT namespace FROM runs WHERE run_id=?) ORDER BY created_at DESC LIMIT -1 OFFSET ?",
-            (run_id, keep),
-        ).fetchall()
-        for (name,) in old:
-            connection.execute(
-                "DELETE FROM payloads WHERE group_id IN (SELECT id FROM groups WHERE run_id=?)", (name,)
-            )
-            for table in ("groups", "keys", "batches", "runs"):
-                connection.execute(f"DELETE FROM {table} WHERE run_id=?", (name,))
-
-    return write
-
-
-def add_group(
-    run_id: str, env_id: int | None, size: int, rows: int, version: int | None, key: str | None, data: bytes
-) -> Callable[[sqlite3.Connection], int | None]:
-    """Store a waiting group; its id, None where a group with this key is known already."""
-
-    def write(connection: sqlite3.Connection) -> int | None:
-        if (
-            key is not None
-            and connection.execute("SELECT 1 FROM keys WHERE run_id=? AND key=?", (run_id, key)).fetchone()
-        ):
-            return None
-        group_id = connection.execute(
-            "INSERT INTO groups (run_id, env_id, size, rows, policy_version, state, received_at) "
-            "VALUES (?,?,?,?,?,'queued',?)",
-            (run_id, env_id, size, rows, version, time.time()),
-        ).lastrowid
-        if key is not None:
-            connection.execute("INSERT INTO keys VALUES (?,?,?)", (run_id, key, group_id))
-        connection.execute("INSERT INTO payloads VALUES (?,?)", (group_id, data))
-        return group_id
-
-    return write
-
-
-def put_batch(run_id: str, batch: Any, groups: Iterable[int]) -> Write:
-    """Store that a batch is out."""
-    ids = list(groups)
-
-    def write(connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "INSERT OR REPLACE INTO batches VALUES (?,?,?,?,?,?,?)",
-            (run_id, batch.id, batch.step, batch.size, batch.consumer, batch.state, batch.at),
-        )
-        connection.executemany(
-            "UPDATE groups SET state='out', batch_id=? WHERE id=?", [(batch.id, group) for group in ids]
-        )
-
-    return write
-
-
-def set_batch_state(run_id: str, batch_id: int, state: str) -> Write:
-    """Store how far a batch has come."""
-
-    def write(connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "UPDATE batches SET state=? WHERE run_id=? AND batch_id=?", (state, run_id, batch_id)
-        )
-
-    return write
-
-
-def finish_batch(run_id: str, batch_id: int, groups: Iterable[int], *, keep: bool = False) -> Write:
-    """Delete a batch that the trainer is done with; with its groups, unless they are kept for readers."""
-    return _together(_delete_batch(run_id, batch_id), _retire(groups) if keep else drop_groups(groups))
-
-
-def requeue_batch(run_id: str, batch_id: int, groups: Iterable[int]) -> Write:
-    """Let the groups of a batch wait again."""
-    ids = [(group,) for group in groups]
-
-    def write(connection: sqlite3.Connection) -> None:
-        connection.executemany("UPDATE groups SET state='queued', batch_id=NULL WHERE id=?", ids)
-
-    return _together(_delete_batch(run_id, batch_id), write)
-
-
-def drop_groups(groups: Iterable[int]) -> Write:
-    """Delete groups; their keys stay known."""
-    ids = [(group,) for group in groups]
-
-    def write(connection: sqlite3.Connection) -> None:
-        connection.executemany("DELETE FROM payloads WHERE group_id=?", ids)
-        connection.executemany("DELETE FROM groups WHERE id=?", ids)
-
-    return write
-
-
-def together(*writes: Write) -> Write:
-    """Several writes as one."""
-    return _together(*writes)
-
-
-def _together(*writes: Write) -> Write:
-    def write(connection: sqlite3.Connection) -> None:
-        for one in writes:
-            one(connection)
-
-    return write
-
-
-def _retire(groups: Iterable[int]) -> Write:
-    ids = [(group,) for group in groups]
-
-    def write(connection: sqlite3.Connection) -> None:
-        connection.executemany("UPDATE groups SET state='finished', batch_id=NULL WHERE id=?", ids)
-
-    return write
-
-
-def _delete_batch(run_id: str, batch_id: int) -> Write:
-    def write(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM batches WHERE run_id=? AND batch_id=?", (run_id, batch_id))
-
-    return write

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.trajectory_api.running import Server, Trainer, call, group
 
@@ -148,5 +153,46 @@ def test_memory_does_not_grow_with_the_queue(tmp_path: Path) -> None:
             pass
         assert trainer.steps == 5
         assert server.memory() - before < 30 << 20  # the payloads are 40 MB
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 96 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=False)
+
+
+def test_a_full_disk_refuses_groups_and_hands_out_what_is_there(small_disk: Path) -> None:
+    server = Server(small_disk / "data").start()
+    row = list(range(50_000, 70_000))
+
+    def post(number: int) -> int:
+        large = {"tokens": [[number, *row]] * 4, "masks": [[number, *row]] * 4, "scores": [0.0, 1.0] * 2}
+        status, _ = call(server.url, "POST", "/scored_data", large, {"Idempotency-Key": f"{number}"})
+        return status
+
+    try:
+        trainer = Trainer(server.url, batch_size=8, max_token_len=99_999)
+        trainer.register()
+        trainer.fetch()
+        number = 0
+        while post(number) == 200:
+            number += 1
+            assert number < 500
+        assert post(number) == 503 and number > 20
+        server.kill()
+        server.start()
+        seen = []
+        while (batch := call(server.url, "GET", "/batch")[1]["batch"]) is not None:
+            seen += [one["tokens"][0][0] for one in batch]
+        assert seen == list(range(number // 2 * 2))
+        assert post(number) == 200  # there is room again
     finally:
         server.stop()
