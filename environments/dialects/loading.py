@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from environments.dialects.families import Family
+from environments.dialects.families import family_of
 from environments.dialects.template import ChatTemplate
 from environments.dialects.template_dialect import KeepThinking, TemplateDialect
 from environments.dialects.tokenizer import ChatTokenizer
 from environments.dialects.verification import verified
-from environments.errors import ConfigError, MissingExtra
+from environments.errors import ConfigError, MissingExtra, UnknownName
 from environments.tool_call_parsers import get_parser
 from environments.tool_call_parsers.base import ToolCallParser
 
@@ -41,18 +41,21 @@ def load_dialect(
     source = _template_source(folder, configuration, chat_template, str(tokenizer))
     encoder = ChatTokenizer(_backend(folder, str(tokenizer)))
     variables = _variables(configuration, _read_json(folder / "special_tokens_map.json"))
-    parser = tool_parser if isinstance(tool_parser, ToolCallParser) else _parser(tool_parser, source)
+    parser, unknown = _parser(tool_parser, source)
     stops = _configured_stops(encoder, variables, _read_json(folder / "generation_config.json"))
     dialect = TemplateDialect(
         tokenizer=encoder,
         template=ChatTemplate(source, variables),
         parser=parser,
         stop_token_ids=stops,
-        family=Family(),
+        family=family_of(source, encoder.controls),
         options=dict(chat_template_kwargs or {}),
         thinking=thinking,
     )
-    return verified(dialect, str(tokenizer))
+    dialect = verified(dialect, str(tokenizer))
+    if unknown is not None and dialect.tools_problem is None:
+        raise unknown
+    return dialect
 
 
 def _folder(name: str) -> Path:
@@ -98,7 +101,18 @@ def _backend(folder: Path, name: str) -> Any:
         raise ConfigError(f"tokenizer {name!r}: tokenizer.json cannot be read: {error}") from None
     backend.no_truncation()
     backend.no_padding()
+    _check_ids(backend, json.loads(file.read_text(encoding="utf-8")), name)
     return backend
+
+
+def _check_ids(backend: Any, stated: Mapping[str, Any], name: str) -> None:
+    """The library gives an added token a new id where the vocabulary does not have it: find that."""
+    for token in stated.get("added_tokens") or []:
+        if (given := backend.token_to_id(token["content"])) != token["id"]:
+            raise ConfigError(
+                f"tokenizer {name!r}: tokenizer.json says that {token['content']!r} has the id "
+                f"{token['id']}, but read by the library it has {given}: its vocabulary lacks the token"
+            )
 
 
 def _template_source(folder: Path, configuration: Mapping[str, Any], given: str | None, name: str) -> str:
@@ -121,8 +135,16 @@ def _template_source(folder: Path, configuration: Mapping[str, Any], given: str 
     return template
 
 
-def _parser(name: str | None, template: str) -> ToolCallParser:
-    return get_parser(name or "hermes")
+def _parser(given: str | ToolCallParser | None, template: str) -> tuple[ToolCallParser, ConfigError | None]:
+    """The parser, and what is wrong with having none for a template that writes calls."""
+    if isinstance(given, ToolCallParser):
+        return given, None
+    try:
+        return get_parser(given or "auto", chat_template=template), None
+    except UnknownName:
+        raise
+    except ConfigError as unknown:
+        return get_parser("hermes"), unknown  # a template without calls needs no parser
 
 
 def _variables(*configurations: Mapping[str, Any]) -> dict[str, str]:

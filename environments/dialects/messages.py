@@ -27,6 +27,10 @@ class Style:
     empty_content: str | None = None
     """Content of a message that has calls only."""
     arguments: Literal["object", "text"] = "object"
+    calls: bool = True
+    """Whether the template writes calls at all."""
+    text_beside_calls: bool = True
+    """Whether it still does where the message has content, too."""
     opening: str = "<think>\n"
     closing: str = "\n</think>\n\n"
 
@@ -36,12 +40,15 @@ def to_template(messages: Sequence[Message], guard: Guard, style: Style) -> list
     return [_to_template(message, guard, style) for message in messages]
 
 
-def set_thinking(message: dict[str, Any], thinking: str, style: Style) -> None:
-    """Put marked thinking where the template looks for it."""
+def set_thinking(message: dict[str, Any], thinking: str, style: Style) -> bool:
+    """Put marked thinking where the template looks for it; False where it has no place for it."""
     if style.thinking == "field":
         message[style.thinking_field] = thinking
+    elif message.get("tool_calls") and not style.text_beside_calls:
+        return False
     else:
         message["content"] = f"{style.opening}{thinking}{style.closing}{message['content'] or ''}"
+    return True
 
 
 def text_of(content: Any) -> str:
@@ -59,6 +66,11 @@ def thinking_of(message: Mapping[str, Any]) -> str:
     """The thinking of an assistant message, empty where there is none."""
     thinking = message.get("reasoning_content") or message.get("reasoning")
     return thinking if isinstance(thinking, str) else ""
+
+
+def has_thinking(message: Mapping[str, Any]) -> bool:
+    """Whether an assistant message has thinking, be it empty."""
+    return any(isinstance(message.get(name), str) for name in ("reasoning_content", "reasoning"))
 
 
 def arguments_of(call: Any) -> Any:

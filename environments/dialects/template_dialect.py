@@ -16,7 +16,7 @@ from typing import Any, Literal
 from environments.dialects.base import MustFork, Rendered
 from environments.dialects.families import Family
 from environments.dialects.marks import PLACE
-from environments.dialects.messages import Style, set_arguments, set_thinking, thinking_of, to_template
+from environments.dialects.messages import Style, has_thinking, set_arguments, set_thinking, to_template
 from environments.dialects.template import ChatTemplate, TemplateRefusal
 from environments.dialects.tokenizer import ChatTokenizer, ControlToken
 from environments.errors import BadRequest, ConfigError
@@ -79,7 +79,8 @@ class TemplateDialect:
         except BadRequest as refusal:
             return MustFork(str(refusal))
         index = len(prepared) - new - 1
-        _mark(prepared[index], bool(thinking_of(messages[index])), self.style)
+        asks = self.thinking == "template" and has_thinking(messages[index])
+        _mark(prepared[index], asks, self.style)
         view: _View | None
         try:
             view = _View(writer, prepared, index)
@@ -127,20 +128,47 @@ class TemplateDialect:
         """The text to append: what follows the reply in the rendered conversation, from the end of
         the model's turn on, without a stop token that the model has already sampled."""
         after = view.after or ""
+        border = self._border(after, view.after_alone)
+        if isinstance(border, int):
+            return after[border:]
         last = sequence[-1] if sequence else None
-        stop = self._first_stop(after)
-        shared = _common(after, view.after_alone)
-        if stop is None:
-            return after[shared:]
-        start, end, token = stop
-        if last == token.id:
-            return after[end:]
-        own = end <= shared  # the turn's own end, not the beginning of the next one
-        return after[end:] if own and last in self.stop_token_ids else after[start:]
+        if last == border.token.id or (border.ends_turn and last in self.stop_token_ids):
+            return after[border.end :]
+        return after[border.start :]
 
-    def _first_stop(self, text: str) -> tuple[int, int, ControlToken] | None:
-        found = self.tokenizer.find_controls(text)
-        return next((entry for entry in found if entry[2].id in self.stop_token_ids), None)
+    def _border(self, after: str, alone: str) -> _Border | int:
+        """The token at which the model's turn ends, or the place where there is none.
+
+        ``alone`` is what the template writes after the same reply where nothing follows it.
+        """
+        stop = self._first_stop(alone)
+        if stop is not None and after.startswith(alone[: stop.start]):
+            # A template may end its last turn with another token than the turns before.
+            found = [c for c in self.tokenizer.find_controls(after) if c[0] == stop.start]
+            if found:
+                start, end, token = found[0]
+                return _Border(start, end, token, token.text not in self.family.opens_next)
+        shared = _common(after, alone)
+        following = self._first_stop(after)
+        if following is not None and not after[shared : following.start].strip():
+            return replace(following, ends_turn=False)
+        return shared
+
+    def _first_stop(self, text: str) -> _Border | None:
+        for start, end, token in self.tokenizer.find_controls(text):
+            if token.id in self.stop_token_ids:
+                return _Border(start, end, token)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """A control token in a text. ``ends_turn`` tells the end of a turn from the beginning of the next."""
+
+    start: int
+    end: int
+    token: ControlToken
+    ends_turn: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +222,7 @@ class _View:
         )
 
 
-def _mark(reply: dict[str, Any], has_thought: bool, style: Style) -> None:
+def _mark(reply: dict[str, Any], thinks: bool, style: Style) -> None:
     """Replace what the reply says by marks; names and ids stay, as templates look at them."""
     calls = reply.get("tool_calls")
     if calls:
@@ -205,7 +233,7 @@ def _mark(reply: dict[str, Any], has_thought: bool, style: Style) -> None:
     else:
         reply["content"] = PLACE
     reply.pop(style.thinking_field, None)
-    if has_thought:
+    if thinks:
         set_thinking(reply, _THOUGHT, style)
 
 

@@ -62,6 +62,8 @@ def verified(dialect: TemplateDialect, name: str) -> TemplateDialect:
 
 
 def _tools_problem(dialect: TemplateDialect) -> str | None:
+    if not dialect.style.calls:
+        return "it has no place for calls"
     try:
         _check_bridge(dialect, [_QUESTION, _CALL, _RESULT], tools=[_TOOL], may_fork=False)
     except (BadRequest, _Fault) as fault:
@@ -90,17 +92,28 @@ def _style(dialect: TemplateDialect) -> Style:
 
 
 def _style_of_calls(dialect: TemplateDialect, style: Style) -> Style:
-    """How the template wants a message that has calls only; ``style`` itself where it takes none."""
+    """How the template wants a message that has calls only."""
     forms: tuple[Literal["object", "text"], ...] = ("object", "text")
     contents: tuple[str | None, ...] = (None, "")
+    found: list[tuple[int, Style]] = []
     for form, content in itertools.product(forms, contents):
         attempt = replace(style, arguments=form, empty_content=content)
-        prepared = replace(dialect, style=attempt)._prepare([_QUESTION, _CALL, _RESULT])
-        set_arguments(prepared[1]["tool_calls"][0], {"word": PLACE}, attempt)
-        text = _try(dialect, prepared)
-        if text is not None and PLACE in text and "None" not in text:
-            return attempt
-    return style
+        text = _try(dialect, _marked_call(dialect, attempt))
+        if text is not None and PLACE in text:
+            found.append((text.count("None"), attempt))
+    if not found:
+        return replace(style, calls=False)
+    best = min(found, key=lambda entry: entry[0])[1]
+    beside = _marked_call(dialect, best)
+    beside[1]["content"] = "Let me see."
+    text = _try(dialect, beside)
+    return replace(best, text_beside_calls=text is not None and PLACE in text)
+
+
+def _marked_call(dialect: TemplateDialect, style: Style) -> list[dict[str, Any]]:
+    prepared = replace(dialect, style=style)._prepare([_QUESTION, _CALL, _RESULT])
+    set_arguments(prepared[1]["tool_calls"][0], {"word": PLACE}, style)
+    return prepared
 
 
 def _try(dialect: TemplateDialect, prepared: list[dict[str, Any]]) -> str | None:
@@ -113,9 +126,7 @@ def _try(dialect: TemplateDialect, prepared: list[dict[str, Any]]) -> str | None
 def _stops(dialect: TemplateDialect, name: str) -> tuple[int, ...]:
     """The configured stop tokens, the family's, and what the template ends a turn with."""
     stops = list(dialect.stop_token_ids)
-    stops += [
-        n for text in dialect.family.stop_texts if (n := dialect.tokenizer.token_to_id(text)) is not None
-    ]
+    stops += [n for text in dialect.family.stops if (n := dialect.tokenizer.token_to_id(text)) is not None]
     text = _try(dialect, [dict(_QUESTION), {"role": "assistant", "content": PLACE}])
     if text is None or PLACE not in text:
         raise ConfigError(f"tokenizer {name!r}: the chat template does not write a plain answer")
@@ -123,7 +134,7 @@ def _stops(dialect: TemplateDialect, name: str) -> tuple[int, ...]:
     for start, _, control in dialect.tokenizer.find_controls(after)[:1]:
         if not after[:start].strip() and control.special:
             stops.append(control.id)
-    kept = [stop for stop in stops if stop not in _ids(dialect, dialect.family.never_stops)]
+    kept = [stop for stop in stops if stop not in _ids(dialect, dialect.family.no_stops)]
     if not kept:
         raise ConfigError(f"tokenizer {name!r}: no token is known that ends the model's turn")
     return tuple(dict.fromkeys(kept))

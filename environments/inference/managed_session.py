@@ -101,7 +101,8 @@ class ManagedSession(Session):
             choice = _choice(parsed, reply, index)
             choices.append(choice)
             again = reason if index == 0 else f"{request.n} answers were asked for"
-            self._add(begun, position, request, rendered, reply, choice, again)
+            own = _own_message(choice.message, parsed)
+            self._add(begun, position, request, rendered, reply, own, again)
         return self._completion(replies, choices, len(prompt), request)
 
     def sequences(self) -> list[TokenSequence]:
@@ -125,7 +126,7 @@ class ManagedSession(Session):
 
     def _request(self, tools: Sequence[Mapping[str, Any]] | None, sampling: Mapping[str, Any]) -> _Request:
         given = {name: value for name, value in sampling.items() if value is not None}
-        given = {**given, **given.pop("extra_body", {})}
+        given |= given.pop("extra_body", {})
         options = dict(given.pop("chat_template_kwargs", {}))
         if "reasoning_effort" in given:
             options.setdefault("reasoning_effort", given.pop("reasoning_effort"))
@@ -182,7 +183,7 @@ class ManagedSession(Session):
         request: _Request,
         rendered: Rendered,
         reply: TokenReply,
-        choice: Choice,
+        own: Message,
         reason: str | None,
     ) -> None:
         known = len(position.keys) - position.new if begun else 0
@@ -196,7 +197,7 @@ class ManagedSession(Session):
                 sampled=reply.tokens,
                 logprobs=reply.logprobs,
                 versions=reply.policy_versions,
-                reply=choice.message.to_message(),
+                reply=own,
                 finish_reason=reply.finish_reason,
                 fork_reason=reason,
             )
@@ -234,6 +235,14 @@ def _choice(parsed: ParseResult, reply: TokenReply, index: int) -> Choice:
     )
     finish = "tool_calls" if parsed.tool_calls and reply.finish_reason == "stop" else reply.finish_reason
     return Choice(message, finish, index)
+
+
+def _own_message(message: ChatMessage, parsed: ParseResult) -> Message:
+    """The reply as the session remembers it; that it began to think and thought nothing counts, too."""
+    own = message.to_message()
+    if parsed.reasoning_closed is not None:
+        own["reasoning_content"] = parsed.reasoning or ""
+    return own
 
 
 async def _side_by_side(calls: Sequence[Coroutine[Any, Any, TokenReply]]) -> list[TokenReply]:

@@ -1,0 +1,86 @@
+"""Exact tokens over the real tokenizers and chat templates of many model families."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dialects.exactness import (
+    as_encoded,
+    canonical_conversation,
+    controls_in,
+    hostile_text,
+    random_conversation,
+)
+
+from environments.dialects import load_dialect
+from environments.dialects.template_dialect import TemplateDialect
+
+TOKENIZERS = os.environ.get("HERMES_TEST_TOKENIZERS", "")
+FAMILIES = (
+    sorted(path.parent.name for path in Path(TOKENIZERS).glob("*/tokenizer.json")) if TOKENIZERS else []
+)
+PARSERS = {
+    "deepseek_v3": "deepseek_v3",
+    "deepseek_v4": "deepseek_v4",
+    "glm4_7": "glm47",
+    "glm5": "glm5",
+    "gpt_oss": "gpt_oss",
+    "kimi_k2": "kimi_k2",
+    "llama3_1": "llama3_json",
+    "mistral_nemo": "mistral",
+    "mistral_small_3_2": "mistral",
+    "qwen3_5": "qwen3_5",
+    "qwen3_coder": "qwen3_coder",
+}
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not FAMILIES, reason="HERMES_TEST_TOKENIZERS names no directory of tokenizers"),
+]
+
+
+@functools.cache
+def dialect_of(family: str) -> TemplateDialect:
+    return load_dialect(Path(TOKENIZERS) / family, tool_parser=PARSERS.get(family, "hermes"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("thinking", ["template", "always"])
+def test_whatever_is_said_and_sampled_the_sequences_are_what_the_server_saw(family, thinking):
+    dialect = replace(dialect_of(family), thinking=thinking)
+    for seed in range(15):
+        asyncio.run(random_conversation(dialect, random.Random(f"{family} {thinking} {seed}")))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("thinks", [False, True])
+def test_a_conversation_is_its_full_rendering_wherever_the_template_is_stable(family, thinks):
+    compared = 0
+    for seed in range(12):
+        rng = random.Random(f"{family} {seed}")
+        *_, count = asyncio.run(canonical_conversation(dialect_of(family), rng, thinks=thinks))
+        compared += count
+    print(family, thinks, compared)
+    assert compared >= 12
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_content_never_becomes_a_control_token(family):
+    dialect = dialect_of(family)
+    rng = random.Random(family)
+
+    def conversation(text):
+        return [{"role": "system", "content": text}, {"role": "user", "content": text}]
+
+    harmless = controls_in(dialect, dialect.render(conversation("x"), None).ids)
+    for text in [*dialect.tokenizer.controls, *(hostile_text(rng, dialect) for _ in range(200))]:
+        if text.strip():
+            ids = dialect.render(conversation(text), None).ids
+            assert controls_in(dialect, ids) == harmless, text
+            assert as_encoded(text.strip()) in as_encoded(dialect.tokenizer.decode(ids))
