@@ -41,6 +41,14 @@ class JSONFrameParser(ToolCallParser):
         """The calls at ``body``, whole and broken, and the position behind them."""
         return self._read_pieces(scan, body, scan.text.startswith("[", body))
 
+    def end_of_element(self, scan: Scan, position: int) -> int | None:
+        """Where a broken element of a list ends, if the list clearly goes on or ends behind it."""
+        following = [at for mark in self.frame.openings if (at := scan.find(mark, position)) >= 0]
+        end = skip_balanced(scan.text, position, min(following, default=len(scan.text)))
+        if end is None or not scan.text.startswith((",", "]"), skip_blanks(scan.text, end)):
+            return None
+        return end
+
     def read_call(self, text: str, position: int) -> JSONCall:
         """The call whose object begins at ``position``. Raises ``NotACall``."""
         return read_json_call(text, position, name_key=self.name_key, argument_keys=self.argument_keys)
@@ -78,15 +86,7 @@ class JSONFrameParser(ToolCallParser):
         except NotACall as problem:
             if problem.status is not CallStatus.INVALID_JSON:
                 return Piece(problem.resume, problem), True
-            end = self._end_of_element(scan, position) if listed else None
+            end = self.end_of_element(scan, position) if listed else None
             # A frame that begins inside of broken JSON does not count: it may be part of an argument.
             return Piece(end or max(problem.reach, position), problem), end is not None
         return Piece(call.end, call), True
-
-    def _end_of_element(self, scan: Scan, position: int) -> int | None:
-        """Where a broken element of a list ends, if the list clearly goes on or ends behind it."""
-        following = [at for mark in self.frame.openings if (at := scan.find(mark, position)) >= 0]
-        end = skip_balanced(scan.text, position, min(following, default=len(scan.text)))
-        if end is None or not scan.text.startswith((",", "]"), skip_blanks(scan.text, end)):
-            return None
-        return end

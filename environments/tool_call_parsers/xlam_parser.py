@@ -40,6 +40,10 @@ class XlamParser(JSONFrameParser):
             return start + 1
         return self._read_whole(scan, start, start, "")
 
+    def end_of_element(self, scan: Scan, position: int) -> int | None:
+        """Not looked for: to search on from every bracket of a text would cost quadratic time."""
+        return None
+
     def _read_whole(self, scan: Scan, start: int, body: int, closing: str) -> int:
         """The list at ``body`` where nothing follows it but ``closing``."""
         pieces, position = self.read_pieces(scan, body)

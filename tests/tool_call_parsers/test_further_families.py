@@ -1,0 +1,297 @@
+"""The families beyond those of Hermes Agent: the engines' own cases, and the rules on every cut."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.tool_call_parsers import get_parser
+
+CASES = Path(__file__).parents[1] / "data" / "parser_cases_further.jsonl"
+
+TEXT_KEPT = "text between and after calls is kept"
+BROKEN_KEPT = "what was meant as a call and is none stays in the content"
+CUT_OFF = "a call that was cut off is no call"
+UNKNOWN = "a call of a tool that is not offered is answered by the loop, not dropped"
+THINKING = "thinking is no content"
+NOT_REPAIRED = "broken calls are reported, not repaired"
+NO_NAME = "a name is a name, not a sentence"
+AS_WRITTEN = "arguments are what the model wrote"
+
+DEVIATIONS = {
+    "sglang-gemma4-a1c397f1b8": TEXT_KEPT,
+    "sglang-lfm2-b778d1c716": TEXT_KEPT,
+    "vllm-0.33.0-granite-94fadbd501": TEXT_KEPT,
+    "vllm-0.33.0-hunyuan_a13b-52b372f411": TEXT_KEPT,
+    "vllm-0.33.0-phi4_mini_json-e2bbd9d9ed": TEXT_KEPT,
+    "vllm-0.33.0-step3p5-470e358614": TEXT_KEPT,
+    "sglang-gigachat3-241fc69a7b": BROKEN_KEPT,
+    "sglang-gigachat3-384883e9f0": BROKEN_KEPT,
+    "sglang-lfm2-0802527c54": BROKEN_KEPT,
+    "vllm-0.33.0-granite-e6fb15a675": BROKEN_KEPT,
+    "sglang-poolside_v1-12f0e82318": BROKEN_KEPT,
+    "sglang-poolside_v1-1b88ced931": BROKEN_KEPT,
+    "sglang-poolside_v1-fe2043cb47": BROKEN_KEPT,
+    "vllm-0.33.0-apertus-7ecf8a71c3": CUT_OFF,
+    "vllm-0.33.0-gemma4-0240c42551": CUT_OFF,
+    "vllm-0.33.0-granite-c9eee00a35": CUT_OFF,
+    "sglang-lfm2-223495139b": UNKNOWN,
+    "sglang-hunyuan-87fe2a8b64": UNKNOWN,
+    "sglang-hunyuan-90188612d4": UNKNOWN,
+    "sglang-poolside_v1-03114770c2": UNKNOWN,
+    "vllm-0.33.0-ernie45-1e34df8cdd": THINKING,
+    "vllm-0.33.0-xlam-27b0fe5ad4": THINKING,
+    "vllm-0.33.0-gemma4-1dfaa051bc": NO_NAME,
+    "vllm-0.33.0-gemma4-3cac966cc3": NO_NAME,
+    "vllm-0.33.0-gemma4-9781a56666": NO_NAME,
+    "vllm-0.33.0-gemma4-f5fe874aaa": NO_NAME,
+    "vllm-0.33.0-lfm2-0b51eb660a": NOT_REPAIRED,
+    "vllm-0.33.0-lfm2-502d4508c7": NOT_REPAIRED,
+    "vllm-0.33.0-lfm2-8a1324b99b": NOT_REPAIRED,
+    "sglang-poolside_v1-33fb8ec805": NOT_REPAIRED,
+    "sglang-poolside_v1-6eee1ce89c": NOT_REPAIRED,
+    "vllm-0.33.0-lfm2-30ec9c1083": "a set of Python is no JSON",
+    "sglang-gigachat3-d78fb43045": "a call without arguments has none",
+    "vllm-0.33.0-deepseek_v32-0a9f3dfcc5": AS_WRITTEN,
+    "vllm-0.33.0-deepseek_v32-93b9f877f3": AS_WRITTEN,
+    "vllm-0.33.0-deepseek_v32-75e0875505": AS_WRITTEN,
+    "vllm-0.33.0-deepseek_v32-f7a56787f8": AS_WRITTEN,
+    "vllm-0.33.0-deepseek_v4-1e7d155ab5": AS_WRITTEN,
+    "vllm-0.33.0-deepseek_v4-144474f063": "the other version's block is a block",
+}
+"""Cases whose expectation breaks a rule, and the rule."""
+
+
+def read_cases() -> Iterator[dict[str, Any]]:
+    """The cases, each with its tools."""
+    tools: dict[str, Any] = {}
+    for line in CASES.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if "value" in entry:
+            tools[entry["tools"]] = entry["value"]
+        elif "id" in entry:
+            yield entry | {"tools": tools.get(entry.get("tools", ""))}
+
+
+def calls_of(result: Any) -> list[tuple[str, str]]:
+    """Names and arguments, types included."""
+    return [
+        (call.function.name, json.dumps(json.loads(call.function.arguments), sort_keys=True))
+        for call in result.tool_calls or []
+    ]
+
+
+@pytest.mark.parametrize("case", list(read_cases()), ids=lambda case: case["id"])
+def test_public_cases(case: dict[str, Any]) -> None:
+    result = get_parser(case["parser"]).parse(case["text"], tools=case["tools"])
+    expected = [(name, json.dumps(arguments, sort_keys=True)) for name, arguments in case["calls"]]
+    same = calls_of(result) == expected and (result.content or "").strip() == case["content"].strip()
+    assert same != (case["id"] in DEVIATIONS), (result, case)
+
+
+SAMPLES = {
+    "gpt_oss": (
+        "<|channel|>analysis<|message|>Hm <|call|> no<|end|><|start|>assistant<|channel|>commentary"
+        ' to=functions.f <|constrain|>json<|message|>{"a": "<|call|>\\n"}<|call|><|start|>assistant'
+        ' to=functions.g<|channel|>commentary json<|message|>{"b": [1, {"c": null}]}<|call|>'
+    ),
+    "deepseek_v3_2": (
+        'Yes.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+        '<｜DSML｜parameter name="a" string="true">'
+        ' x </｜DSML｜parameter>\n<｜DSML｜parameter name="b" string="false">[1]</｜DSML｜parameter>\n'
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+    ),
+    "minimax_m2": (
+        'So:\n<minimax:tool_call>\n<invoke name="f">\n<parameter name="a"> x\n</parameter>\n</invoke>\n'
+        '<invoke name="g">\n</invoke>\n</minimax:tool_call>'
+    ),
+    "step3": (
+        "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>"
+        '<steptml:invoke name="f"><steptml:parameter name="a">x</steptml:parameter></steptml:invoke>'
+        "<｜tool_call_end｜><｜tool_calls_end｜>"
+    ),
+    "gemma4": (
+        '<|channel>thought\nhm<channel|>So <|tool_call>call:f{a:<|"|>}]{<|"|>,b:[1,{c d:null}]}<tool_call|>'
+        "<|tool_call>call:g{}<tool_call|>"
+    ),
+    "llama4_pythonic": "<|python_start|>[f(a='x)]', b=[1, {'c': None}]), g()]<|python_end|>",
+    "olmo3": 'Well <function_calls>f(a="x\\n", b=[1, null])\ng()</function_calls>',
+    "lfm2": "<|tool_call_start|>[f(a='x', b={\"c\": true}), g()]<|tool_call_end|>done",
+    "granite": '<|tool_call|>[{"name": "f", "arguments": {"a": "]}"}}, {"name": "g", "arguments": {}}]',
+    "jamba": '<tool_calls>[{"name": "f", "arguments": {"a": "</tool_calls>"}}, {"name": "g"}]</tool_calls>',
+    "internlm": '<|action_start|><|plugin|>\n{"name": "f", "parameters": {"a": "x"}}\n<|action_end|>',
+    "apertus": '<|tools_prefix|>[{"f": {"a": "x"}}, {"g": {}}]<|tools_suffix|>',
+    "xlam": '<think>hm</think>[{"name": "f", "arguments": {"a": "x"}}, {"name": "g", "arguments": {}}]',
+    "hy_v3": (
+        "<think:opensource></think:opensource><tool_calls:opensource>\n<tool_call:opensource>f"
+        "<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n"
+        "<arg_value:opensource>x</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"
+    ),
+    "hunyuan": '<tool_calls><tool_call>f\n```json\n{"a": "```"}\n```</tool_call></tool_calls>',
+    "seed_oss": (
+        "<seed:tool_call>\n<function=f>\n<parameter=a>x\n</parameter>\n</function>\n</seed:tool_call>"
+    ),
+}
+"""Replies with every part of a family's grammar."""
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_reply_that_is_cut_anywhere_never_gives_another_call(name: str) -> None:
+    text, parser = SAMPLES[name], get_parser(name)
+    whole = calls_of(parser.parse(text))
+    assert [call for call, _ in whole] in (["f"], ["f", "g"])
+    for end in range(len(text)):
+        for finished in (True, False):
+            result = parser.parse(text[:end], finished=finished)
+            assert calls_of(result) == whole[: len(result.tool_calls or [])]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_spans_are_in_order_and_hold_what_they_say(name: str) -> None:
+    text, parser = SAMPLES[name] + " tail", get_parser(name)
+    for end in range(len(text)):
+        position = 0
+        for attempt in parser.parse(text[:end]).attempts:
+            assert position <= attempt.span[0] < attempt.span[1] <= end
+            assert attempt.raw == text[slice(*attempt.span)]
+            position = attempt.span[1]
+
+
+BROKEN_BESIDE_GOOD = {
+    "gpt_oss": (
+        "<|channel|>commentary to=functions.f<|message|>{a: 1}<|call|><|start|>assistant"
+        "<|channel|>commentary to=functions.g<|message|>{}<|call|>"
+    ),
+    "deepseek_v4": (
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">junk</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    ),
+    "minimax_m2": (
+        '<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter>junk</invoke>'
+        '<invoke name="g"></invoke></minimax:tool_call>'
+    ),
+    "gemma4": "<|tool_call>call:f{a:bare words}<tool_call|><|tool_call>call:g{}<tool_call|>",
+    "granite": '<|tool_call|>[{"name": "f", "arguments": {a: 1}}, {"name": "g", "arguments": {}}]',
+    "jamba": '<tool_calls>[{"arguments": {}}, {"name": "g"}]</tool_calls>',
+    "lfm2": "<|tool_call_start|>[f(1)]<|tool_call_end|> <|tool_call_start|>[g()]<|tool_call_end|>",
+    "olmo3": "<function_calls>f(1)</function_calls><function_calls>g()</function_calls>",
+    "apertus": '<|tools_prefix|>[{"f": 1}, {"g": {}}]<|tools_suffix|>',
+    "internlm": (
+        '<|action_start|><|plugin|>{"name": f}<|action_end|>'
+        '<|action_start|><|plugin|>{"name": "g"}<|action_end|>'
+    ),
+    "hy_v3": (
+        "<tool_calls><tool_call>f<tool_sep>junk</tool_call><tool_call>g<tool_sep></tool_call></tool_calls>"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_BESIDE_GOOD)
+def test_a_good_call_beside_a_broken_one_survives(name: str) -> None:
+    result = get_parser(name).parse(BROKEN_BESIDE_GOOD[name])
+    assert calls_of(result) == [("g", "{}")]
+    assert len(result.problems) == 1
+    assert "f" in (result.content or "") or name == "jamba"
+
+
+INSIDE_A_BROKEN_STRING = {
+    "gpt_oss": '<|channel|>commentary to=functions.f<|message|>{{"a": "x {} <|call|>',
+    "granite": '<|tool_call|>[{{"name": "f", "arguments": {{"a": "x {} ',
+    "gemma4": '<|tool_call>call:f{{a:<|"|>x {} ',
+    "lfm2": '<|tool_call_start|>[f(a="""x {} ',
+}
+
+
+@pytest.mark.parametrize("name", INSIDE_A_BROKEN_STRING)
+def test_a_call_inside_a_string_without_end_is_no_call(name: str) -> None:
+    inner = BROKEN_BESIDE_GOOD[name].replace('"', '\\"') if name in ("gpt_oss", "granite") else ""
+    text = INSIDE_A_BROKEN_STRING[name].format(inner)
+    result = get_parser(name).parse(text, finished=False)
+    assert (result.tool_calls, len(result.problems)) == (None, 1)
+
+
+def cpu_seconds(name: str, text: str) -> float:
+    """What parsing costs."""
+    parser, start = get_parser(name), time.process_time()
+    parser.parse(text)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_repetition_costs_more_than_linear_time(name: str) -> None:
+    text = SAMPLES[name]
+    for piece in (text[:12], text[: len(text) // 2], text[:-1]):
+        short, long = (cpu_seconds(name, piece * (size // len(piece))) for size in (20_000, 160_000))
+        assert long < 30 * short + 1.0, piece  # linear is 8, quadratic 64
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "gemma4", "granite", "deepseek_v4", "lfm2"])
+def test_deep_nesting_is_refused_and_no_error(name: str) -> None:
+    before = {
+        "gpt_oss": "<|channel|>commentary to=functions.f<|message|>",
+        "gemma4": "<|tool_call>call:f{a:",
+        "granite": '<|tool_call|>[{"name": "f", "arguments": ',
+        "deepseek_v4": (
+            '<｜DSML｜tool_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">'
+        ),
+        "lfm2": "<|tool_call_start|>[f(a=",
+    }
+    for opening in ("[", '{"a":', "{a:"):
+        assert get_parser(name).parse(before[name] + opening * 100_000).tool_calls is None
+
+
+def test_harmony_says_what_each_message_is() -> None:
+    result = get_parser("gpt_oss").parse(
+        "<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>commentary<|message|>I look."
+        "<|end|><|start|>assistant<|channel|>analysis to=functions.f<|message|>{}<|call|>"
+    )
+    assert (result.reasoning, result.reasoning_closed, result.content) == ("think", True, "I look.")
+    assert calls_of(result) == [("f", "{}")]
+
+
+def test_harmony_goes_on_where_the_template_stopped() -> None:
+    parser = get_parser("gpt_oss")
+    final = parser.parse("Hello<|return|>", generation_prompt="<|start|>assistant<|channel|>final<|message|>")
+    assert (final.content, final.tool_calls) == ("Hello", None)
+    call = parser.parse(
+        " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
+        generation_prompt="<|start|>assistant",
+    )
+    assert calls_of(call) == [("f", "{}")]
+
+
+def test_a_list_in_prose_is_no_call() -> None:
+    for name in ("llama4_pythonic", "xlam"):
+        for text in (
+            "Try [f(a=1)] or not.",
+            'As JSON: [{"name": "f", "arguments": {}}]',
+            "[1, 2, 3]",
+            "[f(x)]",
+        ):
+            assert get_parser(name).parse(text).tool_calls is None
+
+
+def test_the_schema_decides_before_the_markup_does() -> None:
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": "f",
+                "parameters": {"properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "u": {}}},
+            },
+        }
+    ]
+    text = "".join(
+        f'<｜DSML｜parameter name="{key}" string="{is_string}">{value}</｜DSML｜parameter>'
+        for key, is_string, value in (("s", "false", "1"), ("n", "true", "1"), ("u", "true", "1"))
+    )
+    result = get_parser("deepseek_v4").parse(
+        f'<｜DSML｜tool_calls><｜DSML｜invoke name="f">{text}</｜DSML｜invoke></｜DSML｜tool_calls>',
+        tools=tools,
+    )
+    assert calls_of(result) == [("f", '{"n": 1, "s": "1", "u": "1"}')]
