@@ -281,3 +281,73 @@ def message_of(family: Family, calls: list[tuple[str, Arguments]], content: str)
             for index, (name, arguments) in enumerate(calls)
         ],
     }
+
+
+TOKENIZERS = {
+    "qwen3": "Qwen-Qwen3-0.6B",
+    "qwen3_coder": "Qwen-Qwen3-Coder-30B-A3B-Instruct",
+    "qwen3_5": "Qwen3.5-4B",
+    "llama3_1": "meta-llama-Llama-3.1-8B-Instruct",
+    "deepseek_v3": "trl-internal-testing-tiny-DeepseekV3ForCausalLM-0528",
+    "deepseek_v4": "deepseek-ai-DeepSeek-V4",
+    "mistral_nemo": "mistralai-Mistral-Nemo-Instruct-2407",
+    "mistral_small_3_2": "Mistral-Small-3.2-24B-Instruct-2506",
+    "gpt_oss": "openai-gpt-oss-120b",
+    "glm4_7": "GLM-4.7-Flash",
+    "glm5": "zai-org-GLM-5",
+    "kimi_k2": "moonshotai-Kimi-K2-Instruct-0905",
+}
+"""Real tokenizers, and the template of each."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_tokens_give_the_same_calls_as_their_text(name: str) -> None:
+    family, template, tokenizer = with_tokenizer(name)
+    generator = Generator(family.label, family.names, lambda a: not any(test(a) for _, test in family.cannot))
+    parser, offered, compared = get_parser(family.parser), tools(family.names), 0
+    for _ in range(1000 // family.per_turn):
+        calls = [generator.call() for _ in range(family.per_turn)]
+        text = sampled_text(family, template, message_of(family, calls, ""))
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        if tokenizer.decode(ids, skip_special_tokens=False) != text:
+            continue  # some tokenizers normalise, so that no tokens give this text
+        result = parser.parse_tokens(ids, tokenizer, tools=offered)
+        found = [(c.function.name, json.loads(c.function.arguments)) for c in result.tool_calls or []]
+        assert sorted_json(found) == sorted_json(calls), text
+        compared += 1
+    assert compared > 20
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_markers_that_were_spelled_out_are_text(name: str) -> None:
+    family, template, tokenizer = with_tokenizer(name)
+    parser, offered = get_parser(family.parser), tools(family.names)
+    marks = [
+        mark for mark in (*parser.markers, "<think>", "</think>") if tokenizer.token_to_id(mark) is not None
+    ]
+    for mark in marks:
+        calls: list[tuple[str, Arguments]] = [("web_search", {"text": "before PLACE after", "flag": True})]
+        before, _, after = sampled_text(family, template, message_of(family, calls, "")).partition("PLACE")
+        spelled = [i for letter in mark for i in tokenizer.encode(letter, add_special_tokens=False).ids]
+        ids = [
+            *tokenizer.encode(before, add_special_tokens=False).ids,
+            *spelled,
+            *tokenizer.encode(after, add_special_tokens=False).ids,
+        ]
+        result = parser.parse_tokens(ids, tokenizer, tools=offered)
+        found = [(c.function.name, json.loads(c.function.arguments)) for c in result.tool_calls or []]
+        assert found == [("web_search", {"text": f"before {mark} after", "flag": True})]
+
+
+def with_tokenizer(name: str) -> tuple[Family, jinja2.Template, Any]:
+    """A family with its template and its real tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers")
+    family = next(family for family in FAMILIES if family.template == TOKENIZERS[name])
+    directory = templates()
+    text = (directory / f"{family.template}.jinja").read_text(encoding="utf-8")
+    return (
+        family,
+        environment().from_string(text),
+        tokenizers.Tokenizer.from_file(str(directory.parent / name / "tokenizer.json")),
+    )
