@@ -39,7 +39,7 @@ def load_dialect(
     folder = _folder(str(tokenizer))
     configuration = _read_json(folder / "tokenizer_config.json")
     source = _template_source(folder, configuration, chat_template, str(tokenizer))
-    encoder = ChatTokenizer(_backend(folder, str(tokenizer)))
+    encoder = _encoder(folder, str(tokenizer))
     variables = _variables(configuration, _read_json(folder / "special_tokens_map.json"))
     parser, unknown = _parser(tool_parser, source)
     stops = _configured_stops(encoder, variables, _read_json(folder / "generation_config.json"))
@@ -84,7 +84,7 @@ def _download(name: str) -> Path:
         ) from None
 
 
-def _backend(folder: Path, name: str) -> Any:
+def _encoder(folder: Path, name: str) -> ChatTokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -101,8 +101,9 @@ def _backend(folder: Path, name: str) -> Any:
         raise ConfigError(f"tokenizer {name!r}: tokenizer.json cannot be read: {error}") from None
     backend.no_truncation()
     backend.no_padding()
-    _check_ids(backend, json.loads(file.read_text(encoding="utf-8")), name)
-    return backend
+    state = _read_json(file)
+    _check_ids(backend, state, name)
+    return ChatTokenizer(backend, state)
 
 
 def _check_ids(backend: Any, stated: Mapping[str, Any], name: str) -> None:

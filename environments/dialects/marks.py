@@ -74,6 +74,11 @@ def without_guards(text: str) -> str:
     return text.replace(INNER, "").replace(EDGE, "")
 
 
+def without_marks(text: str) -> str:
+    """``text`` for people to read."""
+    return _SURROGATES.sub("", text)
+
+
 def trie_pattern(literals: Iterable[str]) -> str:
     """A regular expression that matches the longest of the literals, however many there are."""
     root: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from environments.dialects.marks import EDGE, INNER, PLACE
+from environments.dialects.marks import EDGE, INNER, PLACE, without_marks
 from environments.errors import BadRequest, ConfigError
 
 _ESCAPED = {json.dumps(mark)[1:-1]: mark for mark in (INNER, EDGE, PLACE)}
@@ -58,7 +58,8 @@ class ChatTemplate:
             return text
         except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             # A template is foreign code: what it raises is its answer to this conversation.
-            raise TemplateRefusal(f"the chat template refuses the conversation: {error}") from None
+            said = without_marks(str(error))
+            raise TemplateRefusal(f"the chat template refuses the conversation: {said}") from None
 
 
 def _environment() -> Any:

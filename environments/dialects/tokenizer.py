@@ -7,12 +7,13 @@ itself gives, as long as no content looks like a control token, and where it doe
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from environments.dialects.marks import INNER, Guard, trie_pattern, without_guards
 from environments.errors import ConfigError
@@ -39,7 +40,8 @@ class ControlToken:
 class ChatTokenizer:
     """A ``tokenizers`` tokenizer that tells a template's control tokens from look-alikes in content."""
 
-    def __init__(self, backend: Tokenizer) -> None:
+    def __init__(self, backend: Tokenizer, state: dict[str, Any]) -> None:
+        """``state`` is what the tokenizer's ``tokenizer.json`` holds."""
         self._backend = backend
         added = backend.get_added_tokens_decoder()
         # Runs of white space are added tokens in some vocabularies, and text all the same.
@@ -53,7 +55,7 @@ class ChatTokenizer:
         self._control = re.compile(f"(?:{pattern})(?!{INNER})") if pattern else None
         self.guard = Guard(self.controls)
         self._anchor = f"\ue000{secrets.token_hex(16)}\ue001"
-        self._plain = _without_controls(backend, self.controls)
+        self._plain = _without_controls(state, self.controls)
         self._plain.add_special_tokens([_anchor_token(self._anchor)])
 
     def encode(self, text: str, *, follows: bool = False) -> list[int]:
@@ -117,18 +119,17 @@ def _anchor_token(text: str) -> Any:
     return AddedToken(text, special=True, normalized=False)
 
 
-def _without_controls(backend: Tokenizer, controls: dict[str, ControlToken]) -> Tokenizer:
+def _without_controls(state: dict[str, Any], controls: dict[str, ControlToken]) -> Tokenizer:
     """A copy that gives no control token whatever it reads. Raises ``ConfigError`` if there is none."""
     from tokenizers import Tokenizer
 
-    state = json.loads(backend.to_str())
-    state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] not in controls]
-    state["post_processor"] = state["truncation"] = state["padding"] = None
-    plain = Tokenizer.from_str(json.dumps(state))
+    added = [token for token in state.get("added_tokens") or [] if token["content"] not in controls]
+    state = {**state, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
+    plain = Tokenizer.from_buffer(orjson.dumps(state))
     reachable = _reachable(plain, controls)
     if reachable:
-        _hide(state["model"], [controls[text] for text in reachable])
-        plain = Tokenizer.from_str(json.dumps(state))
+        state["model"] = _hidden(state["model"], [controls[text] for text in reachable])
+        plain = Tokenizer.from_buffer(orjson.dumps(state))
         if left := _reachable(plain, controls):
             shown = ", ".join(sorted(left)[:3])
             raise ConfigError(
@@ -143,20 +144,23 @@ def _reachable(plain: Tokenizer, controls: dict[str, ControlToken]) -> list[str]
     return [text for text, found in zip(texts, encoded, strict=True) if controls[text].id in found.ids]
 
 
-def _hide(model: dict[str, Any], controls: Sequence[ControlToken]) -> None:
-    """Rename the vocabulary's entries of some control tokens, so that no text leads to them."""
-    texts = {control.text for control in controls}
+def _hidden(model: dict[str, Any], controls: Sequence[ControlToken]) -> dict[str, Any]:
+    """The model with the entries of some control tokens renamed, so that no text leads to them."""
+    model, texts = dict(model), {control.text for control in controls}
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):
+        model["vocab"] = vocabulary = dict(vocabulary)
         for control in controls:
             if vocabulary.pop(control.text, None) is not None:
                 vocabulary[_UNREACHABLE.format(control.id)] = control.id
     elif isinstance(vocabulary, list):
+        model["vocab"] = vocabulary = [list(entry) for entry in vocabulary]
         for control in controls:
             if control.id < len(vocabulary) and control.id != model.get("unk_id"):
                 vocabulary[control.id][0] = _UNREACHABLE.format(control.id)
     if isinstance(model.get("merges"), list):
         model["merges"] = [merge for merge in model["merges"] if _merged(merge) not in texts]
+    return model
 
 
 def _merged(merge: str | Sequence[str]) -> str:

@@ -310,6 +310,7 @@ async def canonical_conversation(
     messages: list[Message] = [{"role": "user", "content": plain_text(rng)}]
     compared = 0
     known: str | None = None
+    merges = False
     for number in range(turns):
         rendered = template_text(dialect, messages, generation=True, tools=tools)
         stable = known is None or rendered.startswith(known)
@@ -329,9 +330,15 @@ async def canonical_conversation(
         answer = (await session.chat_completion(messages, tools)).choices[0].message
         if stable:
             prompt = sampler.seen[-1][0]
-            assert prompt == dialect.tokenizer.encode_like_everybody(rendered), "not the full rendering"
+            expected = dialect.tokenizer.encode_like_everybody(rendered)
+            if merges:  # text that was cut where the reply began cannot come out in one token
+                assert dialect.tokenizer.decode(prompt) == dialect.tokenizer.decode(expected)
+            else:
+                assert prompt == expected, "not the full rendering"
             compared += 1
-        known = dialect.tokenizer.decode([*sampler.seen[-1][0], *sampler.next_tokens])
+        whole = [*sampler.seen[-1][0], *sampler.next_tokens]
+        known = dialect.tokenizer.decode(whole)
+        merges = dialect.tokenizer.encode_like_everybody(known) != whole
         messages.append(answer.to_message())
         for tool_call in answer.tool_calls or []:
             name = tool_call.function.name

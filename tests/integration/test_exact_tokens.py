@@ -59,15 +59,14 @@ def test_whatever_is_said_and_sampled_the_sequences_are_what_the_server_saw(fami
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("thinks", [False, True])
-def test_a_conversation_is_its_full_rendering_wherever_the_template_is_stable(family, thinks):
+def test_a_conversation_is_its_full_rendering_wherever_the_template_is_stable(family):
     compared = 0
-    for seed in range(12):
+    for seed in range(24):
         rng = random.Random(f"{family} {seed}")
-        *_, count = asyncio.run(canonical_conversation(dialect_of(family), rng, thinks=thinks))
+        conversation = canonical_conversation(dialect_of(family), rng, thinks=seed % 2 == 1)
+        *_, count = asyncio.run(conversation)
         compared += count
-    print(family, thinks, compared)
-    assert compared >= 12
+    assert compared >= 24
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -79,7 +78,9 @@ def test_content_never_becomes_a_control_token(family):
         return [{"role": "system", "content": text}, {"role": "user", "content": text}]
 
     harmless = controls_in(dialect, dialect.render(conversation("x"), None).ids)
-    for text in [*dialect.tokenizer.controls, *(hostile_text(rng, dialect) for _ in range(200))]:
+    controls = list(dialect.tokenizer.controls)
+    literals = rng.sample(controls, min(150, len(controls)))
+    for text in [*literals, *(hostile_text(rng, dialect) for _ in range(150))]:
         if text.strip():
             ids = dialect.render(conversation(text), None).ids
             assert controls_in(dialect, ids) == harmless, text
