@@ -25,7 +25,7 @@ from environments.trajectory_api.metrics import render
 from environments.trajectory_api.refusals import Refused
 from environments.trajectory_api.replies import GroupsReply, negotiate
 from environments.trajectory_api.service import Service
-from environments.trajectory_api.wire import parse, read_group, read_groups
+from environments.trajectory_api.wire import LARGEST, parse, read_group, read_groups
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -330,9 +330,12 @@ def _number(request: Request, name: str) -> int | None:
     if text is None:
         return None
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise Refused(name, f"an integer is needed, not {text!r:.40}") from None
+    if abs(number) > LARGEST:
+        raise Refused(name, f"an integer of at most {LARGEST} is needed")
+    return number
 
 
 def _batch_id(value: Any) -> int:

@@ -91,7 +91,11 @@ class Store:
             os.close(self._lock)
             raise StoreError(f"another run-api works in {directory}; give this one its own --data") from None
         self._reserve = Reserve(directory / "reserve")
-        self._connection = self._open_again()
+        try:
+            self._connection = self._open_again()
+        except StoreError:
+            os.close(self._lock)
+            raise
         self._readers = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._reserve.take()
@@ -171,21 +175,22 @@ class Store:
             batch = self._refuse_growing(batch)
         try:
             results = self._transaction(batch)
-        except sqlite3.OperationalError as error:
-            if "full" not in str(error) or not self._reserve.give():
-                self._fail(batch, error)
-                return
-            batch = self._refuse_growing(batch)
-            try:
-                results = self._transaction(batch)
-            except BaseException as second:  # noqa: BLE001 - handed to those who wait
-                self._fail(batch, second)
-                return
         except BaseException as error:  # noqa: BLE001 - handed to those who wait
-            self._fail(batch, error)
+            self._salvage(batch, error)
             return
         for waiting, result in zip(batch, results, strict=True):
             waiting.settle(result, None)
+
+    def _salvage(self, batch: list[_Waiting], error: BaseException) -> None:
+        """Do what can be done of a transaction that failed."""
+        operational = isinstance(error, sqlite3.OperationalError)
+        if operational and "full" in str(error) and self._reserve.give():
+            self._commit(self._refuse_growing(batch))
+        elif not operational and len(batch) > 1:  # one of them is to blame
+            for waiting in batch:
+                self._commit([waiting])
+        else:
+            self._fail(batch, error)
 
     def _transaction(self, batch: list[_Waiting]) -> list[Any]:
         try:

@@ -35,6 +35,9 @@ FIELDS = (
 
 MAX_KEY_LENGTH = 300
 
+LARGEST = 2**63 - 1
+"""Largest number that is stored."""
+
 _INTEGERS = frozenset({int})
 _NUMBERS = frozenset({int, float})
 
@@ -243,4 +246,6 @@ def _optional(value: dict[str, Any], name: str, kind: type) -> Any:
     entry = value.get(name)
     if entry is not None and type(entry) is not kind:
         raise Refused(name, f"{'an integer' if kind is int else 'text'} is needed, not {entry!r:.40}")
+    if type(entry) is int and abs(entry) > LARGEST:
+        raise Refused(name, f"an integer of at most {LARGEST} is needed")
     return entry

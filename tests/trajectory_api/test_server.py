@@ -263,7 +263,8 @@ def test_reading_along_changes_nothing(url: str) -> None:
     trainer = started(url)
     for number in range(5):
         call(url, "POST", "/scored_data", group(number))
-    assert call(url, "GET", "/groups?after=0&limit=0")[0] == 422
+    for query in ("limit=0", "after=x", f"after={2**63}"):
+        assert call(url, "GET", f"/groups?{query}")[0] == 422
     first = call(url, "GET", "/groups?after=0&limit=2")[1]
     rest = call(url, "GET", f"/groups?after={first['last']}")[1]
     read = [*first["groups"], *rest["groups"]]

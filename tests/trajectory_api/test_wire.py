@@ -58,6 +58,7 @@ def test_rows_of_one_rollout_are_one_member() -> None:
         ({"env_id": "0"}, "env_id"),
         ({"rollout_ids": ["a"]}, "rollout_ids"),
         ({"policy_version": 1.5}, "policy_version"),
+        ({"policy_version": 2**63}, "policy_version"),
         ({"idempotency_key": ""}, "idempotency_key"),
     ],
 )
