@@ -27,13 +27,18 @@ _NO_NAME = ("", "none", "default")
 
 
 def gives_tokens(configs: Sequence[APIServerConfig]) -> bool:
-    """Whether these servers continue token ids. Raises ``ConfigError`` where only some of them do."""
+    """Whether these servers continue token ids. Raises ``ConfigError`` where only some of them do, or one
+    has no address."""
     kinds = {config.server_type for config in configs}
     token_kinds = kinds & set(TOKEN_SERVERS)
     if token_kinds and kinds - token_kinds:
         raise ConfigError(
             f"server_type {', '.join(sorted(token_kinds))} gives exact tokens and cannot stand beside "
             f"{', '.join(sorted(kinds - token_kinds))}"
+        )
+    if token_kinds and any(not (config.base_url or "").strip() for config in configs):
+        raise ConfigError(
+            f"server_type {', '.join(sorted(token_kinds))} needs the server's address: --openai.base_url"
         )
     return bool(token_kinds)
 
@@ -80,8 +85,14 @@ class TokenServers:
         if self._dialect is None:
             from environments.dialects.loading import load_dialect
 
-            name = self._tokenizer_name()
-            self._dialect = await asyncio.to_thread(load_dialect, name, tool_parser=self._tool_call_parser)
+            name, guessed = self._tokenizer_name()
+            try:
+                self._dialect = await asyncio.to_thread(
+                    load_dialect, name, tool_parser=self._tool_call_parser
+                )
+            except ConfigError as error:
+                hint = "; name the model's own with --openai.tokenizer_name" if guessed else ""
+                raise ConfigError(f"{error}{hint}") from None
 
     def session(self, split: Split) -> TokenSession:
         """A line for one conversation, in tokens."""
@@ -102,9 +113,6 @@ class TokenServers:
         return {label: names for label, names in found.items() if names}
 
     async def _find_endpoint(self, server: ModelServer) -> None:
-        if not (server.config.base_url or "").strip():
-            kind = server.config.server_type
-            raise ConfigError(f"--openai.server_type {kind} needs the server's address in --openai.base_url")
         try:
             await self._manager.find_token_endpoint(server)
         except ServerUnavailable as error:
@@ -116,17 +124,17 @@ class TokenServers:
         lengths = [e.context_length - e.wire.spare for e in endpoints if e.context_length is not None]
         return min(lengths, default=None)
 
-    def _tokenizer_name(self) -> str:
-        """Where the tokenizer is: as configured, else the model's own."""
+    def _tokenizer_name(self) -> tuple[str, bool]:
+        """Where the tokenizer is, and whether nobody said so: then the model's own is looked for."""
         servers = self._manager.servers
         named = next(
             (s.config.tokenizer_name for s in servers if s.config.tokenizer_name not in _NO_NAME), None
         )
         if named or self._tokenizer:
-            return str(named or self._tokenizer)
+            return str(named or self._tokenizer), False
         model = servers[0].config.model_name
         paths = [
             s.token_endpoint.model_path for s in servers if s.token_endpoint and s.token_endpoint.model_path
         ]
         here = [name for name in (model, *paths) if (Path(name).expanduser() / "tokenizer.json").is_file()]
-        return next(iter([*here, *paths]), model)
+        return next(iter([*here, *paths]), model), True

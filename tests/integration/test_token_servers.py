@@ -48,12 +48,12 @@ REPLIES = [
 
 @pytest.fixture
 def tokenizer_folder() -> Path:
-    """Qwen 2.5's tokenizer and chat template; skips where there is none."""
+    """Qwen 3's tokenizer and chat template; skips where there is none."""
     directory = os.environ.get("HERMES_TEST_TOKENIZERS")
     if not directory:
         pytest.skip("HERMES_TEST_TOKENIZERS names no directory with tokenizers (.ci/fetch_tokenizers.sh)")
     pytest.importorskip("tokenizers", reason="the extra 'tokens' is not installed")
-    return Path(directory) / "qwen2_5"
+    return Path(directory) / "qwen3"
 
 
 @pytest.fixture
