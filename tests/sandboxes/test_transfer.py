@@ -23,6 +23,7 @@ from environments.sandboxes.local.sandbox import LocalSandbox
 from environments.sandboxes.reading import read_start
 
 from .conftest import World, make_world
+from .counting import new_duration
 
 
 def digest(top: Path) -> dict[str, str]:
@@ -236,20 +237,26 @@ def test_transfers_that_break_off_end_quietly_and_at_once(
 
 
 def test_cancelled_transfers_leave_nothing_running(strongest_world: World, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "large").write_bytes(bytes(50_000_000))
+    name = f"tree-{new_duration()}"  # other sandboxes may show their processes here
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "large").write_bytes(bytes(50_000_000))
+    of_ours = (
+        "for p in $(pgrep -x tar); do readlink /proc/$p/cwd; tr '\\0' ' ' </proc/$p/cmdline; echo; done"
+        f" | grep -c {name}"
+    )
 
     async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec(f"mkdir out-{name}; head -c 300000000 /dev/zero > out-{name}/large")
         for operation in (
-            lambda: transfer.upload_dir(sandbox, tmp_path / "in", "t"),
-            lambda: transfer.download_dir(sandbox, "/usr/share", tmp_path / "out"),
+            lambda: transfer.upload_dir(sandbox, tmp_path / name, name),
+            lambda: transfer.download_dir(sandbox, f"out-{name}", tmp_path / "out"),
         ):
             running = asyncio.ensure_future(operation())
             await asyncio.sleep(0.1)
             running.cancel()
             with pytest.raises((asyncio.CancelledError, OSError)):
                 await running
-        assert (await sandbox.exec("ps -eo args | grep -c '^[t]ar'")).text == "0\n"
+        assert (await sandbox.exec(of_ours)).text == "0\n"
         assert len([*Path("/proc/self/fd").iterdir()]) < 40
 
     strongest_world.run(body)

@@ -15,8 +15,8 @@ from environments.sandboxes.daytona.connection import Connection
 from environments.sandboxes.daytona.sdk import status_of, text_of
 from environments.sandboxes.hosted import ownership
 from environments.sandboxes.hosted.end_mark import new_token
-from environments.sandboxes.hosted.killing import kill
 from environments.sandboxes.hosted.survey import place_of, survey
+from environments.sandboxes.remote_shell.killing import kill_for_good
 from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import framed, quote
@@ -79,7 +79,7 @@ class DaytonaMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        code, answer = await self._run(kill(mark, self._scratch).decode())
+        code, answer = await self._run(kill_for_good(mark, self._scratch).decode())
         if code:
             raise SandboxError(f"some processes of the Daytona sandbox cannot be killed: {answer[-200:]!r}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from environments.errors import SandboxError
-from environments.sandboxes.hosted.killing import revoked_directory
+from environments.sandboxes.remote_shell.killing import revoked_directory
 from environments.sandboxes.remote_shell.program import quote
 from environments.sandboxes.remote_shell.sandbox import Place
 

@@ -11,9 +11,9 @@ from typing import Any
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.hosted import ownership
 from environments.sandboxes.hosted.end_mark import WRAPPER, new_token
-from environments.sandboxes.hosted.killing import kill
 from environments.sandboxes.modal.channel import ModalChannel
 from environments.sandboxes.modal.sdk import kinds, text_of
+from environments.sandboxes.remote_shell.killing import kill_for_good
 from environments.sandboxes.remote_shell.machine import Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import BOOTSTRAP, framed, quote
@@ -72,7 +72,7 @@ class ModalMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        ended, _, message = await self.run(kill(mark, self.scratch))
+        ended, _, message = await self.run(kill_for_good(mark, self.scratch))
         if ended.code:
             raise SandboxError(f"some processes of the Modal sandbox cannot be killed: {message[-200:]!r}")
 

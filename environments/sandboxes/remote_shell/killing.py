@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE
+from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, quote
 
 CANNOT_LOOK = 3
 """Exit code of a program that could not find out what lives, since the machine starts no process."""
@@ -51,3 +51,19 @@ kill_marked() {{
 def kill(mark: str) -> bytes:
     """A program that kills all processes whose mark begins with ``mark``."""
     return f"{{\n{KILL_MARKED}\nkill_marked {mark}\n}}".encode()
+
+
+def revoked_directory(scratch: str) -> str:
+    """Where marks are noted whose programs are not to begin any more."""
+    return f"{scratch}/revoked"
+
+
+def kill_for_good(mark: str, scratch: str) -> bytes:
+    """A program that kills all that bears ``mark``, now or later.
+
+    A machine may start a program after it was told to, and after we have given it up: so the mark is
+    noted first, and a program that finds its own mark noted ends at once.
+    """
+    directory = quote(revoked_directory(scratch))
+    note = f"mkdir -p {directory} && : >{directory}/{mark}".encode()
+    return b"{\n%s\n%s\n}" % (note, kill(mark))

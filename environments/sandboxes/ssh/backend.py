@@ -164,7 +164,7 @@ class SSHMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        code = await self._host.clear(killing.kill(mark))
+        code = await self._host.clear(killing.kill_for_good(mark, f"{self._directory}/scratch"))
         if code == 1:  # they are another user's now, by sudo or the like
             raise SandboxBroken(f"some processes of the sandbox on {self._host.name} cannot be killed")
         if code:

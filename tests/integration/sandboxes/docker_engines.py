@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from real_backends import RealWorld
+from real_backends import RUN_ID, RealWorld
 
 from environments.config import HermesAgentEnvConfig
 from environments.sandboxes.base import SandboxSpec
@@ -42,7 +42,7 @@ class EngineWorld(RealWorld):
     def __init__(self, image: str = IMAGE) -> None:
         super().__init__("docker", {"docker_image": image})
 
-    def make(self, run_id: str = "test", **settings: Any) -> DockerBackend:
+    def make(self, run_id: str = RUN_ID, **settings: Any) -> DockerBackend:
         return DockerBackend(HermesAgentEnvConfig(**{**self.settings, **settings}), run_id)
 
     def spec(self, spec: SandboxSpec | None = None) -> SandboxSpec:

@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from sandboxes.counting import new_duration
 
 from environments.config import HermesAgentEnvConfig
 from environments.sandboxes.base import Backend, NetworkPolicy, SandboxSpec
@@ -31,9 +32,23 @@ from environments.sandboxes.registry import create_backend
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 
 MODULES = (
-    *("test_commands", "test_conformance", "test_deaths", "test_files", "test_lifetime", "test_network"),
+    *(
+        "test_attacks",
+        "test_commands",
+        "test_conformance",
+        "test_deaths",
+        "test_files",
+        "test_lifetime",
+        "test_network",
+    ),
     *("test_processes", "test_shell", "test_transfer"),
 )
+RUN_ID = f"test{os.getpid()}"
+"""Other runs on the machine must not share it, or they would end each other's sandboxes."""
+
+SECONDS = new_duration()
+"""How long the processes sleep that a test of this run counts."""
+
 KINDS = ("strongest_world", "isolated_world", "rooted_world", "filtering_world", "ending_world")
 """The worlds that tests ask for, besides ``world``."""
 
@@ -71,7 +86,7 @@ class RealWorld:
         self.server = server
         self.kills_commands = name != "ssh"
 
-    def make(self, run_id: str = "test", **settings: Any) -> Backend:
+    def make(self, run_id: str = RUN_ID, **settings: Any) -> Backend:
         return create_backend(self.name, HermesAgentEnvConfig(**{**self.settings, **settings}), run_id)
 
     def spec(self, spec: SandboxSpec | None = None) -> SandboxSpec:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_backends import RealWorld, living, singularity_settings
+from real_backends import SECONDS, RealWorld, living, singularity_settings
 
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
@@ -142,9 +142,9 @@ def test_limits_hold(world: RealWorld) -> None:
         hog = await sandbox.exec("head -c 600000000 /dev/zero | tail", timeout=60)
         assert hog.exit_code != 0
         assert (await sandbox.exec("echo alive")).text == "alive\n"
-        bomb = await sandbox.exec("f() { sleep 34972 & f | f & }; f; sleep 34972", timeout=5)
+        bomb = await sandbox.exec(f"f() {{ sleep {SECONDS} & f | f & }}; f; sleep {SECONDS}", timeout=5)
         assert bomb.timed_out
-        assert living("sleep 34972") == 0
+        assert living(f"sleep {SECONDS}") == 0
         assert (await sandbox.exec("echo calm")).text == "calm\n"
 
     world.run(body, SandboxSpec(resources=Resources(memory_mb=200, processes=60, cpus=1.5)))
@@ -165,10 +165,12 @@ def test_disk_space_is_limited_where_a_task_says_so(world: RealWorld) -> None:
 
 def test_an_exhausted_sandbox_is_cleared_by_kill_all(world: RealWorld) -> None:
     async def body(sandbox: RemoteSandbox) -> None:
-        await sandbox.exec("for i in $(seq 100); do setsid env -i sleep 34971 & done; sleep 1", timeout=30)
-        assert living("sleep 34971") > 10
+        await sandbox.exec(
+            f"for i in $(seq 100); do setsid env -i sleep {SECONDS} & done; sleep 1", timeout=30
+        )
+        assert living(f"sleep {SECONDS}") > 10
         await sandbox.kill_all()
-        assert living("sleep 34971") == 0
+        assert living(f"sleep {SECONDS}") == 0
         assert (await sandbox.exec("echo calm")).text == "calm\n"
 
     world.run(body, SandboxSpec(resources=Resources(processes=40)))
@@ -206,7 +208,7 @@ def test_who_broke_it(world: RealWorld) -> None:
                 await idle.exec("true")
             assert not isinstance(caught.value, SandboxBroken)
             busy: Any = await backend.create(SandboxSpec())
-            running = asyncio.ensure_future(busy.exec("sleep 34970"))
+            running = asyncio.ensure_future(busy.exec(f"sleep {SECONDS}"))
             await asyncio.sleep(0.5)
             os.kill(busy._machine._instance.pid, 9)  # as the kernel does when memory runs out
             with pytest.raises(SandboxBroken):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_backends import RealWorld, living, ssh_settings
+from real_backends import SECONDS, RealWorld, living, ssh_settings
 
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
@@ -165,8 +165,8 @@ def test_a_lost_connection_is_no_fault_of_the_agent(world: RealWorld, tmp_path: 
     async def main() -> None:
         async with relayed(world, tmp_path) as (relay, settings), world.backend(**settings) as backend:
             sandbox = await backend.create(PUBLIC)
-            running = asyncio.ensure_future(sandbox.exec("sleep 34976"))
-            process = await sandbox.spawn("sleep 34976")
+            running = asyncio.ensure_future(sandbox.exec(f"sleep {SECONDS}"))
+            process = await sandbox.spawn(f"sleep {SECONDS}")
             await asyncio.sleep(0.5)
             relay.cut()
             with pytest.raises(SandboxError) as caught:
@@ -177,7 +177,7 @@ def test_a_lost_connection_is_no_fault_of_the_agent(world: RealWorld, tmp_path: 
             assert await sandbox.alive()
             assert (await sandbox.exec("echo back")).text == "back\n"
             await sandbox.close()
-        assert living("sleep 34976") == 0
+        assert living(f"sleep {SECONDS}") == 0
 
     asyncio.run(main())
 
@@ -198,9 +198,9 @@ def test_a_removed_sandbox_is_the_agents_doing(world: RealWorld) -> None:
 def test_a_bomb_is_contained_and_killed(world: RealWorld) -> None:
     async def main() -> None:
         async with world.sandbox(SandboxSpec(resources=Resources(processes=100))) as sandbox:
-            result = await sandbox.exec("f() { sleep 34975 & f | f & }; f; sleep 34975", timeout=5)
+            result = await sandbox.exec(f"f() {{ sleep {SECONDS} & f | f & }}; f; sleep {SECONDS}", timeout=5)
             assert result.timed_out
-            assert living("sleep 34975") == 0
+            assert living(f"sleep {SECONDS}") == 0
             assert (await sandbox.exec("echo calm")).text == "calm\n"
 
     asyncio.run(main())
@@ -212,15 +212,15 @@ def test_an_abandoned_machine_cleans_up_by_itself(world: RealWorld, monkeypatch:
     async def main() -> None:
         backend: Any = world.make("abandoned")
         sandbox = await backend.create(PUBLIC)
-        await sandbox.exec("setsid sleep 34974 &")
+        await sandbox.exec(f"setsid sleep {SECONDS} &")
         backend._host._keeping.cancel()  # as if we had died: no word, and no connection any more
         for link in list(backend._host._connections._connections):
             link.connection.abort()
         for _ in range(200):
-            if living("sleep 34974") == 0:
+            if living(f"sleep {SECONDS}") == 0:
                 break
             await asyncio.sleep(0.1)
-        assert living("sleep 34974") == 0
+        assert living(f"sleep {SECONDS}") == 0
         assert not await sandbox.alive()
         await backend.close()
 
