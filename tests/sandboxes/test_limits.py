@@ -18,10 +18,12 @@ def control_groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Whether the guardian may use control groups: it looks for them in a process of its own."""
     wanted = request.param == "control groups"
     if not wanted:
-        from environments.sandboxes.local import guard
+        from environments.sandboxes.local import nursery
 
         switch_off = "import inside.cgroups as c; c._CONTROLLERS = (); "
-        monkeypatch.setattr(guard, "_BOOT", guard._BOOT.replace("from inside", switch_off + "from inside", 1))
+        monkeypatch.setattr(
+            nursery, "_BOOT", nursery._BOOT.replace("from inside", switch_off + "from inside", 1)
+        )
     return wanted
 
 

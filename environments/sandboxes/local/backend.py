@@ -14,6 +14,7 @@ from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, San
 from environments.sandboxes.egress import egress
 from environments.sandboxes.local import rungs, visiting
 from environments.sandboxes.local.guard import Guard
+from environments.sandboxes.local.nursery import Nursery
 from environments.sandboxes.local.run_directory import RunDirectory, reap
 from environments.sandboxes.local.sandbox import LocalSandbox
 
@@ -50,6 +51,7 @@ class LocalBackend(Backend):
         self._passed_over: list[str] = []
         self._bubblewrap: str | None = None
         self._live: set[LocalSandbox] = set()
+        self._nursery = Nursery()
         self._kept = False
         """Whether a sandbox of this run lives on."""
         self._closed = False
@@ -112,6 +114,7 @@ class LocalBackend(Backend):
         """Release all sandboxes that still live, and the run's directory."""
         self._closed = True
         await asyncio.gather(*(sandbox.close() for sandbox in self._live if not sandbox.released))
+        await self._nursery.close()
         self._kept = self._kept or any(other.kept for other in self._live)
         self._live.clear()
         if self._directory is not None:
@@ -154,7 +157,7 @@ class LocalBackend(Backend):
         directory = self._directory
         guard = Guard(settings, lambda: (directory.lock,))
         try:
-            report = await guard.start()
+            report = await guard.start(self._nursery)
         except BaseException:
             await guard.close()
             raise

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.local.nursery import GuardianProcess, Nursery
 
-_HERE = str(Path(__file__).parent)
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from inside.guardian import main; "
-    "main(*map(int, sys.argv[1:]))"
-)
 _START_PATIENCE = 60.0
 _ORDER_PATIENCE = 20.0
 _END_PATIENCE = 20.0
@@ -36,7 +28,7 @@ class Guard:
         self._loop = asyncio.get_running_loop()
         self._orders, self._their_orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.requests, self._their_requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: GuardianProcess | None = None
         self._last_words = os.memfd_create("stderr", os.MFD_CLOEXEC)
         self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.listener: socket.socket | None = None
@@ -45,7 +37,6 @@ class Guard:
         self._number = 0
         self._closing = False
         self._reason = ""
-        self._end_descriptor = -1
         self.on_end: Callable[[], object] = bool
         """Called once the guardian is gone, for whatever reason."""
         self.first_number = 0
@@ -53,10 +44,10 @@ class Guard:
         self.ended = asyncio.Event()
         """Set when the guardian's process is gone, and with it everything of the sandbox."""
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self, nursery: Nursery) -> dict[str, Any]:
         """Start the guardian and wait for its sandbox; returns what it reports. ``SandboxError``."""
         wire.send(self._orders, self._settings | {"framework": os.getpid()})
-        starting = asyncio.ensure_future(asyncio.to_thread(self._spawn))
+        starting = asyncio.ensure_future(self._fork(nursery))
         try:
             self._process = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -115,7 +106,7 @@ class Guard:
         self._shut(self.requests)
         await self._wait_for_end(_END_PATIENCE)
         if not self.ended.is_set() and self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             await self._wait_for_end(_END_PATIENCE)
             await asyncio.to_thread(remove_tree, self._settings["directory"])
 
@@ -127,9 +118,9 @@ class Guard:
         """Leave the guardian alone: it goes on, and tells us nothing any more."""
         self._closing = True
         self._loop.remove_reader(self._orders)
-        if self._end_descriptor >= 0:
-            self._loop.remove_reader(self._end_descriptor)
-            os.close(self._end_descriptor)
+        if self._process is not None:
+            self._loop.remove_reader(self._process.descriptor)
+            self._process.close()
         self._orders.close()
         self.requests.close()
         if self._last_words >= 0:
@@ -137,33 +128,21 @@ class Guard:
             self._last_words = -1
         self.ended.set()
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        sockets = (self._their_orders, self._their_requests, self.requests)
-        descriptors = tuple(sock.fileno() for sock in sockets)
+    async def _fork(self, nursery: Nursery) -> GuardianProcess:
+        theirs = (self._their_orders, self._their_requests)
         try:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BOOT, _HERE, *map(str, descriptors)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._last_words,
-                pass_fds=descriptors,
-                env={},
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SandboxError(f"a local sandbox cannot be started: {error}") from error
+            orders, requests = (end.fileno() for end in theirs)
+            return await nursery.fork((orders, requests, self.requests.fileno(), self._last_words))
         finally:
-            self._their_orders.close()
-            self._their_requests.close()
+            for end in theirs:
+                end.close()
 
     def _watch(self) -> None:
         assert self._process is not None
         self._orders.setblocking(False)
         self.requests.setblocking(False)
         self._loop.add_reader(self._orders, self._read)
-        self._end_descriptor = os.pidfd_open(self._process.pid)
-        self._loop.add_reader(self._end_descriptor, self._end)
+        self._loop.add_reader(self._process.descriptor, self._end)
 
     def _read(self) -> None:
         try:
@@ -192,10 +171,9 @@ class Guard:
         self._loop.remove_reader(self._orders)
 
     def _end(self) -> None:
-        self._loop.remove_reader(self._end_descriptor)
-        os.close(self._end_descriptor)
-        if self._process is not None:
-            self._process.wait()
+        assert self._process is not None
+        self._loop.remove_reader(self._process.descriptor)
+        self._process.close()
         while self._orders.fileno() >= 0 and self._has_more():
             self._read()
         self._loop.remove_reader(self._orders)

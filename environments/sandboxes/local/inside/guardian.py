@@ -29,9 +29,7 @@ _COUNTED_PER_NAMESPACE = (5, 14)
 
 
 def main(control: int, requests: int, other_end: int) -> None:
-    """Run a guardian over inherited sockets: the framework's orders, and both ends of init's requests."""
-    for descriptor in (control, requests, other_end):
-        os.set_inheritable(descriptor, False)  # they were, to get here
+    """Run a guardian over these sockets: the framework's orders, and both ends of init's requests."""
     with socket.socket(fileno=control) as orders:
         first = wire.receive(orders)
         if first is None:
