@@ -146,7 +146,16 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         families = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
-        return socket.create_server((host, port), family=family, backlog=2048)
+        # Only where the protocol is named asyncio sends small replies at once (TCP_NODELAY).
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(2048)
+        except OSError:
+            listener.close()
+            raise
+        return listener
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
         raise ConfigError(f"cannot listen on {host}, port {port} (--host, --port): {reason}") from error
