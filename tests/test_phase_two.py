@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,20 @@ def test_the_record_has_the_tokens_and_says_where_they_are_from(tmp_path: Path) 
     assert attempt.messages[-1]["content"] == "Yes."
 
 
+def test_a_resumed_run_has_the_tokens_of_the_first(tmp_path: Path) -> None:
+    server = replying(["Hi.", "Yes."], tmp_path / "tokenizer")
+    run(tmp_path, server, total_steps=1)
+    first = json.loads((tmp_path / "out.jsonl").read_text())
+    (tmp_path / "out.jsonl").unlink()  # the attempts themselves are in the run's directory
+    asked = len(server.prompts)
+    run(tmp_path, server, total_steps=1)
+    second = json.loads((tmp_path / "out.jsonl").read_text())
+    assert len(server.prompts) == asked
+    for column in ("tokens", "masks", "inference_logprobs", "scores"):
+        assert second[column] == first[column]
+    assert second["metadata"][0]["policy_versions"] == first["metadata"][0]["policy_versions"]
+
+
 def test_evaluations_go_over_the_same_endpoint(tmp_path: Path) -> None:
     server = replying(["Hi.", "Yes."], tmp_path / "tokenizer")
     report, _ = run(tmp_path, server, workflow="evaluate_manager")
@@ -156,17 +171,13 @@ def test_a_loop_of_the_users_own_has_its_tokens_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("branch_reward", "rows"), [("every", 2), ("last", 1)])
 def test_a_changed_history_makes_a_second_sequence(tmp_path: Path, branch_reward: str, rows: int) -> None:
-    import json
-
-    from environments.results.durable import read_lines
-
     server = replying(["Hi.", "Yes."], tmp_path / "tokenizer")
     changing = type("Changing", (OwnLoopEnv,), {"changes_history": True})
     report, env = run(tmp_path, server, changing, branch_reward=branch_reward)
     (attempt,) = report.attempts
     assert len(attempt.sequences) == 2 and attempt.sequences[1].fork_reason
     assert isinstance(env, OwnLoopEnv) and len(env.states[1]["forks"]) == 1
-    (group,) = [json.loads(line) for _, line in read_lines(tmp_path / "out.jsonl")]
+    group = json.loads((tmp_path / "out.jsonl").read_text())
     assert len(group["tokens"]) == rows and group["scores"] == [1.0] * rows
     assert group["tokens"][-1] == attempt.sequences[1].tokens
 
@@ -199,7 +210,8 @@ def test_where_the_tokenizer_is_looked_for(tmp_path: Path) -> None:
             await server.stop()
 
     assert asyncio.run(work(tokenizer_name=str(tmp_path / "model")))
-    with pytest.raises(ConfigError, match="some/model.*openai.tokenizer_name"):  # where the server has its model from
+    # Where the server has its model from comes next.
+    with pytest.raises(ConfigError, match=r"some/model.*openai\.tokenizer_name"):
         asyncio.run(work())
 
 
