@@ -29,6 +29,6 @@ fi
 
 if [ ! -e "$directory/model/tokenizer.json" ]; then
     rm -rf "$directory/model" "$directory/model.part"
-    HF_HUB_OFFLINE=1 "$directory/venv/bin/python" "$(dirname "$0")/gguf_to_folder.py" "$gguf" "$directory/model.part"
+    HF_HUB_OFFLINE=1 TQDM_DISABLE=1 "$directory/venv/bin/python" "$(dirname "$0")/gguf_to_folder.py" "$gguf" "$directory/model.part"
     mv "$directory/model.part" "$directory/model"
 fi

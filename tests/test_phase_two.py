@@ -215,6 +215,26 @@ def test_where_the_tokenizer_is_looked_for(tmp_path: Path) -> None:
         asyncio.run(work())
 
 
+def test_conversations_under_the_names_of_atropos(tmp_path: Path) -> None:
+    server = replying(["Hi."], tmp_path / "tokenizer")
+
+    async def work() -> Any:
+        await server.start()
+        try:
+            config = server.config("vllm", tokenizer_name=str(tmp_path / "tokenizer"))
+            async with ServerManager([config]) as manager:
+                async with manager.managed_server(tokenizer=None) as managed:
+                    reply = await managed.chat_completion(messages=[{"role": "user", "content": "Hello"}])
+                return reply.choices[0].message.content, managed.get_state()["nodes"]
+        finally:
+            await server.stop()
+
+    content, (node,) = asyncio.run(work())
+    assert content == "Hi."
+    sampled = [token for token in node.masked_tokens if token != MASKED]
+    assert node.tokens[-4:] == sampled and len(node.logprobs) == len(node.tokens)
+
+
 def test_servers_with_and_without_tokens_do_not_stand_beside_each_other() -> None:
     kinds = ("vllm", "openai")
     with pytest.raises(ConfigError, match="vllm gives exact tokens and cannot stand beside openai"):

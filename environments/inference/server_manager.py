@@ -12,7 +12,8 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from environments.inference.pooled_sampler import TokenRequest
 from environments.inference.retrying import Backoff, Caller
 from environments.inference.session import Session
 from environments.inference.token_sampling import TokenReply
-from environments.inference.token_servers import TokenServers, gives_tokens
+from environments.inference.token_servers import TokenServers, TokenSession, gives_tokens
 from environments.inference.transport import IDLE_TIMEOUT, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message, Usage
@@ -131,6 +132,19 @@ class ServerManager:
         if self._tokens is not None:
             return self._tokens.session(split)
         return HTTPSession(self, split)
+
+    @asynccontextmanager
+    async def managed_server(self, tokenizer: Any = None, **_: Any) -> AsyncIterator[TokenSession]:
+        """A conversation in tokens, under the name that Atropos has for it: ``chat_completion`` and then
+        ``get_state()["nodes"]``. The tokenizer is the manager's own, whatever is given. Raises
+        ``ConfigError`` where the servers give no tokens."""
+        if self._tokens is None:
+            raise ConfigError("managed_server needs --openai.server_type vllm or sglang")
+        session = self._tokens.session("train")
+        try:
+            yield session
+        finally:
+            await session.close()
 
     async def chat_completion(
         self,

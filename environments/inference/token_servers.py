@@ -50,6 +50,10 @@ class TokenSession(ManagedSession):
         super().__init__(dialect, sampler, model=sampler.model, context_length=context_length)
         self._sampler = sampler
 
+    def get_state(self) -> dict[str, Any]:
+        """The same as ``managed_state``, under the name that Atropos has for it."""
+        return self.managed_state()
+
     async def close(self) -> None:
         """Let go of the server."""
         await self._sampler.close()
