@@ -28,6 +28,13 @@ from environments.sandboxes.base import Sandbox
 
 _FETCHING = re.compile(r"\b(?:uvx?|pip3?|apt-get|apt|curl)\b")
 _PYTEST = re.compile(r"\bpytest\b")
+_CANONICAL = re.compile(
+    r"^(?:uvx?|pytest)\b(?:[^\n\\]|\\\n|\\.)*\n+"
+    r"if \[\[? \$\? -eq 0 \]\]?; then\s+echo 1 ?> ?/logs/verifier/reward\.txt;?\s+"
+    r"else\s+echo 0 ?> ?/logs/verifier/reward\.txt;?\s+fi",
+    re.MULTILINE,
+)
+"""The end of nearly every test script of the field: the reward is pytest's exit code and nothing else."""
 _TRIAL = b"def test_passes():\n    assert True\n\n\ndef test_fails():\n    assert False\n"
 _TRIAL_TIMEOUT = 120.0
 _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
@@ -45,6 +52,12 @@ class Bundle:
     environment: dict[str, str]
     version: str
     overridden: list[str] = field(default_factory=list)
+    canonical: bool = False
+    """Whether the script gives 1 exactly where pytest passes."""
+
+    def passed(self, output: str) -> bool:
+        """Whether our pytest said so in the output."""
+        return f"hermes-verifier: {self.environment['HERMES_WORD']} all passed" in output
 
 
 async def place_bundle(sandbox: Sandbox, tests: Path) -> Bundle | None:
@@ -63,10 +76,17 @@ async def place_bundle(sandbox: Sandbox, tests: Path) -> Bundle | None:
         path = (await sandbox.exec(["/bin/sh", "-c", 'printf %s "$PATH"'], cwd="/", timeout=60)).text
     except OSError as error:
         raise VerifierError(f"the tool bundle cannot be put into the sandbox: {error}") from error
-    bundle = Bundle({"PATH": f"{directory}/bin:{path}", "HERMES_BUNDLE": directory}, version, overridden)
+    environment = {"PATH": f"{directory}/bin:{path}", "HERMES_BUNDLE": directory}
+    environment["HERMES_WORD"] = secrets.token_hex(16)
+    bundle = Bundle(environment, version, overridden, _is_canonical(script))
     if _PYTEST.search(script):
         await _try(sandbox, bundle, directory)
     return bundle
+
+
+def _is_canonical(script: str) -> bool:
+    found = _CANONICAL.search(script)
+    return found is not None and _PYTEST.search(found.group()) is not None
 
 
 async def _try(sandbox: Sandbox, bundle: Bundle, directory: str) -> None:

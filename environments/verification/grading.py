@@ -132,15 +132,20 @@ def _verdict(graded: Graded, room: Room, trust: Trust, evidence: list[dict[str, 
     score = graded.score
     tries = {} if len(evidence) == 1 else {"earlier": evidence[:-1]}
     source = {} if score is None else {"reward_key": score.key, "reward_file": score.file}
+    reward = None if score is None else 0.0 if graded.tampered else score.value
+    explanation = "" if score is None else f"{score.key} of {score.file}"
+    if graded.tampered and score is not None:
+        explanation = f"{score.file} says {score.value:g}, but pytest did not pass"
     return Verdict(
-        reward=None if score is None else score.value,
+        reward=reward,
         metrics={} if score is None else dict(score.metrics),
-        explanation="" if score is None else f"{score.key} of {score.file}",
-        passed=None if score is None else score.value >= 1.0,
+        explanation=explanation,
+        passed=None if reward is None else reward >= 1.0,
         verifier=room.name,
         verifier_version=environments.__version__,
         evidence={**evidence[-1], **source, **tries},
         trust=trust,
+        tampered=graded.tampered,
         killed=graded.stopped.killed,
         kept=graded.stopped.kept,
         overridden=graded.overridden,

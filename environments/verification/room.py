@@ -50,6 +50,8 @@ class Graded:
     stopped: Stopped = field(default_factory=Stopped)
     overridden: list[str] = field(default_factory=list)
     bundle: str | None = None
+    tampered: bool = False
+    """Whether the score says passed and the tests did not."""
     output: str = ""
     exit_code: int | None = None
     duration: float = 0.0
@@ -88,6 +90,7 @@ class WeakRoom:
             await stop(sandbox, "none" if job.last else job.keep)
             if not graded.problem:
                 graded.score = await read_score(sandbox)
+                graded.tampered = _contradicted(graded, bundle)
             if not job.last:
                 await clear(sandbox)
         except VerifierError as error:
@@ -130,6 +133,13 @@ class WeakRoom:
         needed = needs(text)
         if needed:
             graded.problem = f"the tests need {', '.join(needed)}"
+
+
+def _contradicted(graded: Graded, bundle: Bundle | None) -> bool:
+    """Whether a score of 1 stands where pytest alone decides, and pytest did not say so."""
+    if bundle is None or not bundle.canonical or graded.score is None:
+        return False
+    return graded.score.value > 0 and not bundle.passed(graded.output)
 
 
 def needs(output: str) -> list[str]:
