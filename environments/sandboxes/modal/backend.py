@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from environments.errors import ConfigError, NotSupported, SandboxError
+from environments.errors import NotSupported, SandboxError
 from environments.records import SandboxInfo
-from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
+from environments.sandboxes.base import Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.hosted import ownership
-from environments.sandboxes.hosted.creation import Creation
+from environments.sandboxes.hosted.backend import HostedBackend
 from environments.sandboxes.hosted.network import sort_hosts
 from environments.sandboxes.hosted.survey import place_of, survey
 from environments.sandboxes.modal.images import Images
 from environments.sandboxes.modal.machine import ModalMachine
 from environments.sandboxes.modal.sdk import Modal, connect, creation_error, kinds, require_modal, text_of
-from environments.sandboxes.remote_shell.program import new_family
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
-
-logger = logging.getLogger(__name__)
 
 _LONGEST_LIFETIME = 86_400
 _START_PATIENCE = 900.0
@@ -32,10 +27,11 @@ _START_PATIENCE = 900.0
 ISOLATION = "Modal sandbox (gVisor)"
 
 
-class ModalBackend(Backend):
+class ModalBackend(HostedBackend[Modal]):
     """One Modal sandbox per rollout, all in one app, tagged with their owner."""
 
     name = "modal"
+    provider = "Modal"
     capabilities = Capabilities(
         images=True,
         network_modes=frozenset({"none", "public", "allow-list"}),
@@ -44,108 +40,48 @@ class ModalBackend(Backend):
 
     def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:
         require_modal()
-        self._config = config
-        self._run_id = run_id
-        self._creation = Creation(config.sandbox_creation_concurrency)
-        self._connecting = asyncio.Lock()
-        self._modal: Modal | None = None
+        super().__init__(config, run_id)
         self._images: Images | None = None
-        self._live: set[RemoteSandbox] = set()
-        self._reaped = False
-        self._closed = False
 
-    async def check(self) -> None:
-        """Log in. ``ConfigError`` with the cure where that cannot work."""
-        try:
-            await self._connected()
-        except SandboxError as error:
-            raise ConfigError(str(error)) from error
-
-    async def create(self, spec: SandboxSpec) -> RemoteSandbox:
-        """Make one sandbox. ``NotSupported`` where ``spec`` asks for what Modal lacks."""
-        _refuse_unsupported(spec)
-        modal = await self._connected()
-        sandbox_id = f"{ownership.clean(self._run_id)[:40]}-{new_family()}"
-        labels = ownership.labels_for(self._run_id, sandbox_id, spec.lifetime)
-
-        async def make() -> RemoteSandbox:
-            if self._closed:
-                raise SandboxError("the backend is closed")
-            sandbox = await self._make(modal, spec, labels)
-            self._live.add(sandbox)
-            return sandbox
-
-        async def discard() -> None:
-            await _terminate(modal, {ownership.SANDBOX: sandbox_id})
-
-        return await self._creation.run(make, discard)
-
-    async def close(self) -> None:
-        """Release all that the run still holds, whatever became of the requests for it."""
-        if self._closed:
-            return
-        self._closed = True
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
-        if self._modal is not None:
-            await _terminate(self._modal, ownership.labels_of_process(self._run_id))
-
-    async def survey(self) -> list[SandboxEntry]:
-        """Every sandbox of our app."""
-        modal = await self._logged_in()
-        try:
-            return [entry async for entry, _ in _found(modal, {})]
-        except Exception as error:  # the SDK's own and gRPC's
-            raise SandboxError(f"Modal does not list its sandboxes: {text_of(error)}") from error
-
-    async def remove(self, entries: Sequence[SandboxEntry]) -> list[SandboxEntry]:
-        """Terminate sandboxes of any run; those that are left."""
-        modal = await self._logged_in()
-        ended = await asyncio.gather(*(_end(modal, entry) for entry in entries))
-        return [entry for entry, gone in zip(entries, ended, strict=True) if not gone]
-
-    async def reap(self) -> list[SandboxEntry]:
-        """End what dead runs of this machine left; for those of others nobody here can tell."""
-        return await _terminate(
-            await self._logged_in(), {ownership.WORLD: ownership.this_world()}, abandoned=True
-        )
-
-    async def attach(self, entry: SandboxEntry) -> RemoteSandbox:
-        """Join a sandbox that another process made."""
-        modal = await self._logged_in()
-        try:
-            made = await modal.sdk.Sandbox.from_id.aio(entry.id, client=modal.client)
-        except Exception as error:  # the SDK's own and gRPC's
-            raise SandboxError(f"the Modal sandbox {entry.id} cannot be joined: {text_of(error)}") from error
-        return await self._enter(made, SandboxSpec(), {}, entry.handle)
-
-    async def _logged_in(self) -> Modal:
-        async with self._connecting:
-            if self._modal is None:
-                self._modal = await connect()
-                self._images = Images(self._modal.sdk)
-            return self._modal
-
-    async def _connected(self) -> Modal:
-        """Log in, and end what dead runs of this machine left. Once."""
-        modal = await self._logged_in()
-        async with self._connecting:
-            if not self._reaped:
-                await _terminate(modal, {ownership.WORLD: ownership.this_world()}, abandoned=True)
-                self._reaped = True
+    async def _log_in(self) -> Modal:
+        modal = await connect()
+        self._images = Images(modal.sdk)
         return modal
 
-    async def _make(self, modal: Modal, spec: SandboxSpec, labels: dict[str, str]) -> RemoteSandbox:
+    async def _make(self, service: Modal, spec: SandboxSpec, labels: dict[str, str]) -> RemoteSandbox:
         assert self._images is not None
         image = await self._images.get(spec.image)
-        options = _options(modal, spec, self._config)
+        options = _options(service, spec, self._config)
         try:
-            made = await modal.sdk.Sandbox.create.aio(
+            made = await service.sdk.Sandbox.create.aio(
                 *("sleep", str(_LONGEST_LIFETIME * 2)),
-                **(options | {"app": modal.app, "client": modal.client, "image": image, "tags": labels}),
+                **(options | {"app": service.app, "client": service.client, "image": image, "tags": labels}),
             )
         except Exception as error:  # the SDK's own, gRPC's, and those of reading a build's files
             raise creation_error(error, spec.image) from error
         return await self._enter(made, spec, options, labels)
+
+    async def _join(self, service: Modal, entry: SandboxEntry) -> RemoteSandbox:
+        made = await service.sdk.Sandbox.from_id.aio(entry.id, client=service.client)
+        return await self._enter(made, SandboxSpec(), {}, entry.handle)
+
+    async def _find(
+        self, service: Modal, labels: Mapping[str, str]
+    ) -> AsyncIterator[tuple[SandboxEntry, Any]]:
+        list_sandboxes = service.sdk.Sandbox.list.aio
+        async for made in list_sandboxes(app_id=service.app.app_id, tags=dict(labels), client=service.client):
+            yield ownership.entry_of("modal", made.object_id, await made.get_tags.aio()), made
+
+    async def _end(self, service: Modal, entry: SandboxEntry, found: Any) -> None:
+        try:
+            made = found or await service.sdk.Sandbox.from_id.aio(entry.id, client=service.client)
+            await made.terminate.aio()
+        except Exception as error:
+            if "NotFoundError" not in kinds(error):
+                raise
+
+    def _text_of(self, error: BaseException) -> str:
+        return text_of(error)
 
     async def _enter(
         self, made: Any, spec: SandboxSpec, options: dict[str, Any], labels: Mapping[str, str]
@@ -187,11 +123,6 @@ def _options(modal: Modal, spec: SandboxSpec, config: HermesAgentEnvConfig) -> d
     return options
 
 
-def _refuse_unsupported(spec: SandboxSpec) -> None:
-    if spec.resources.gpus:
-        raise NotSupported("the modal backend gives no GPU to a sandbox")
-
-
 def _info(made: Any, spec: SandboxSpec, options: dict[str, Any]) -> SandboxInfo:
     limits = {"cpus": "cpu", "memory_mb": "memory"}
     limitations = []
@@ -208,41 +139,3 @@ def _info(made: Any, spec: SandboxSpec, options: dict[str, Any]) -> SandboxInfo:
         image=spec.image,
         limitations=limitations,
     )
-
-
-async def _found(modal: Modal, tags: dict[str, str]) -> AsyncIterator[tuple[SandboxEntry, Any]]:
-    """The sandboxes that bear these tags, and the SDK's objects for them."""
-    found = modal.sdk.Sandbox.list.aio(app_id=modal.app.app_id, tags=tags, client=modal.client)
-    async for sandbox in found:
-        yield ownership.entry_of("modal", sandbox.object_id, await sandbox.get_tags.aio()), sandbox
-
-
-async def _end(modal: Modal, entry: SandboxEntry) -> bool:
-    """Terminate a sandbox; False where that fails."""
-    try:
-        sandbox = await modal.sdk.Sandbox.from_id.aio(entry.id, client=modal.client)
-        await sandbox.terminate.aio()
-    except Exception as error:  # noqa: BLE001 - the SDK's own errors and gRPC's
-        if "NotFoundError" not in kinds(error):
-            logger.warning("the Modal sandbox %s cannot be ended: %s", entry.id, text_of(error))
-            return False
-    return True
-
-
-async def _terminate(modal: Modal, tags: dict[str, str], *, abandoned: bool = False) -> list[SandboxEntry]:
-    """Terminate the sandboxes that bear these tags; with ``abandoned`` only those that nobody may want,
-    else all that were not kept.
-
-    It is called on the way out and at the start, where a failure must not hide or stop anything: what
-    it leaves ends with its own lifetime.
-    """
-    ended: list[SandboxEntry] = []
-    try:
-        async for entry, sandbox in _found(modal, tags):
-            if entry.abandoned if abandoned else not entry.kept:
-                logger.info("ending the Modal sandbox %s, which nobody holds any more", entry.id)
-                await sandbox.terminate.aio()
-                ended.append(entry)
-    except Exception as error:  # noqa: BLE001 - the SDK's own errors and gRPC's
-        logger.warning("sandboxes may be left on Modal until their lifetimes end: %s", text_of(error))
-    return ended
