@@ -82,14 +82,6 @@ class PooledSampler:
         """Label of the server that the conversation is held to."""
         return self._pin.label
 
-    @property
-    def context_length(self) -> int | None:
-        """Tokens that prompt and reply may have together; None where it is not known yet."""
-        endpoint = self._pin.server().token_endpoint
-        if endpoint is None or endpoint.context_length is None:
-            return None
-        return endpoint.context_length - endpoint.wire.spare
-
     async def sample(
         self,
         prompt: Sequence[int],
@@ -119,7 +111,10 @@ class PooledSampler:
             pause = self._manager.pause_after_abort(breaks)
             with waiting():
                 await asyncio.sleep(pause)
-            rest = await self._ask(replace(ask, prompt=[*prompt, *reply.tokens], max_tokens=left))
+            try:
+                rest = await self._ask(replace(ask, prompt=[*prompt, *reply.tokens], max_tokens=left))
+            except ContextOverflow:
+                return replace(reply, finish_reason="length")
             reply = _joined(reply, rest, pause)
         return reply
 

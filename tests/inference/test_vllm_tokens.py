@@ -207,6 +207,13 @@ def test_a_reply_that_the_server_broke_off_is_gone_on_with() -> None:
     assert reply.usage.completion_tokens == 6 and reply.prompt_tokens == PROMPT
 
 
+def test_a_reply_that_was_broken_off_where_the_context_ends_is_complete() -> None:
+    server = TokenServer(answer, context=5)
+    server.cut = [2]
+    reply = sample(server, "vllm", max_tokens=None)
+    assert (reply.tokens, reply.finish_reason) == ([13, 14], "length")
+
+
 def test_a_server_that_breaks_off_for_ever_is_a_failure() -> None:
     server = TokenServer(answer)
     server.cut = [0] * 100
