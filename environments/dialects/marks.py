@@ -22,6 +22,9 @@ EDGE = "\udc01"
 PLACE = "\udc02"
 """Stands for a text whose place in the rendered conversation is looked for."""
 
+THOUGHT = "\udc03"
+"""Stands for the thinking of a reply whose place is looked for."""
+
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 

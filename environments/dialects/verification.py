@@ -111,14 +111,14 @@ def _style_of_calls(dialect: TemplateDialect, style: Style) -> Style:
 
 
 def _marked_call(dialect: TemplateDialect, style: Style) -> list[dict[str, Any]]:
-    prepared = replace(dialect, style=style)._prepare([_QUESTION, _CALL, _RESULT])
+    prepared = replace(dialect, style=style).prepare([_QUESTION, _CALL, _RESULT])
     set_arguments(prepared[1]["tool_calls"][0], {"word": PLACE}, style)
     return prepared
 
 
 def _try(dialect: TemplateDialect, prepared: list[dict[str, Any]]) -> str | None:
     try:
-        return dialect._writer([_TOOL])(prepared, False)
+        return dialect.writer([_TOOL])(prepared, False)
     except TemplateRefusal:
         return None
 
@@ -145,7 +145,7 @@ def _ids(dialect: TemplateDialect, texts: tuple[str, ...]) -> set[int | None]:
 
 
 def _check_encoding(dialect: TemplateDialect) -> None:
-    prepared = dialect._prepare([_QUESTION, _ANSWER, _FOLLOW_UP])
+    prepared = dialect.prepare([_QUESTION, _ANSWER, _FOLLOW_UP])
     text = dialect.template.render(
         prepared, None, generation=True, options=dialect.options, now=datetime.now()
     )
