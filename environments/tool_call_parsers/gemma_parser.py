@@ -138,14 +138,15 @@ class _Notation:
         return values, "[" + ", ".join(texts) + "]", position + 1
 
     def _key(self, position: int) -> tuple[str, int]:
-        if self.scan.at(self.quote, position):
+        quoted = self.scan.at(self.quote, position)
+        if quoted:
             key, end = self._string(position)
             end = skip_blanks(self.scan.text, end)
         else:
             match = _KEY.match(self.scan.text, position)
             assert match is not None
             key, end = match.group(1), match.end()
-        if not self.scan.text.startswith(":", end) or not key:
+        if not self.scan.text.startswith(":", end) or not (key or quoted):
             raise self._broken("expecting a key and ':'", end)
         return key, end + 1
 

@@ -126,19 +126,22 @@ def _read_call(text: str, position: int) -> JSONCall:
     while not text.startswith(")", position):
         key = _KEY.match(text, position)
         if key is None:
-            raise _broken(name, "expecting key=value", position, _CUT_WORD.match(text, position) is not None)
+            raise _broken(
+                text, name, "expecting key=value", position, _CUT_WORD.match(text, position) is not None
+            )
         try:
             values[key.group(1)], end = read_literal(text, key.end())
         except NotPython as problem:
-            raise _broken(name, str(problem), key.end(), problem.ended) from None
+            raise _broken(text, name, str(problem), key.end(), problem.ended) from None
         position = skip_blanks(text, end)
         if text.startswith(",", position):
             position = skip_blanks(text, position + 1)
         elif not text.startswith(")", position):
-            raise _broken(name, "expecting ',' or ')'", position, position == len(text))
+            raise _broken(text, name, "expecting ',' or ')'", position, position == len(text))
     return JSONCall(name, json_text(values), values, position + 1)
 
 
-def _broken(name: str, problem: str, position: int, ended: bool) -> NotACall:
-    reach = position
+def _broken(text: str, name: str, problem: str, position: int, ended: bool) -> NotACall:
+    # A string without an end reaches to the end of the text: what looks like a call in it is none.
+    reach = len(text) if ended else position
     return NotACall(CallStatus.MALFORMED, problem, name=name, resume=position, reach=reach, ended=ended)
