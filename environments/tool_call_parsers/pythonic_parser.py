@@ -58,10 +58,11 @@ class PythonicParser(JSONFrameParser):
         behind = skip_blanks(scan.text, position)
         if scan.at(self.frame.closing, behind):
             behind = skip_blanks(scan.text, behind + len(self.frame.closing))
-        if isinstance(last, JSONCall) and behind == len(scan.text):
+        whole = isinstance(last, JSONCall) and behind == len(scan.text)
+        if whole and scan.finished:
             return report(scan, self.frame, start, pieces, behind)
-        if isinstance(last, NotACall) and last.ended and last.name:
-            scan.reject(start, len(scan.text), CallStatus.TRUNCATED, last.problem, last.name)
+        if last and last.name and (whole or (isinstance(last, NotACall) and last.ended)):
+            scan.reject(start, len(scan.text), CallStatus.TRUNCATED, "the reply was cut off", last.name)
             return len(scan.text)
         return start + 1
 

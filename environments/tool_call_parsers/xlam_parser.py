@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from environments.tool_call_parsers.base import Scan
+from environments.tool_call_parsers.base import CallStatus, Scan
 from environments.tool_call_parsers.frames import Frame, report
 from environments.tool_call_parsers.json_calls import JSONCall
 from environments.tool_call_parsers.json_frames import JSONFrameParser
@@ -55,4 +55,9 @@ class XlamParser(JSONFrameParser):
         )
         if not pieces or not known or behind < len(scan.text):
             return start + 1
+        if not scan.finished:  # more text would have made it data in an answer
+            scan.reject(
+                start, len(scan.text), CallStatus.TRUNCATED, "the reply was cut off", pieces[0].found.name
+            )
+            return len(scan.text)
         return report(scan, _BARE, start, pieces, behind)

@@ -276,6 +276,19 @@ def test_a_list_in_prose_is_no_call() -> None:
             assert get_parser(name).parse(text).tool_calls is None
 
 
+def test_a_list_that_is_the_whole_reply_counts_only_when_the_reply_is_over() -> None:
+    for name, text in (("llama4_pythonic", "[f(a=1)]"), ("xlam", '[{"name": "f", "arguments": {"a": 1}}]')):
+        assert calls_of(get_parser(name).parse(text)) == [("f", '{"a": 1}')]
+        cut = get_parser(name).parse(text, finished=False)
+        assert (cut.tool_calls, cut.content, len(cut.problems)) == (None, text, 1)
+
+
+def test_a_call_in_a_python_string_without_end_is_no_call() -> None:
+    inner = "<function_calls>f(text='x')</function_calls>"
+    result = get_parser("olmo3").parse(f'<function_calls>g(text="{inner}')
+    assert (result.tool_calls, [attempt.status for attempt in result.attempts]) == (None, ["truncated"])
+
+
 def test_the_schema_decides_before_the_markup_does() -> None:
     tools = [
         {
