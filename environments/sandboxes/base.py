@@ -106,6 +106,20 @@ class SandboxEntry:
         return self.expired or (self.owner_alive is False and not self.kept)
 
 
+@dataclass(frozen=True, slots=True)
+class ExecRequest:
+    """What ``Sandbox.exec`` was asked for."""
+
+    command: Command
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+    timeout: float | None = None
+    user: str | None = None
+    merge_output: bool = False
+    output_limit: int = DEFAULT_OUTPUT_LIMIT
+
+
 @dataclass(slots=True)
 class ExecResult:
     """How a command ended. ``exit_code`` is 124 after a time-out, 128 + n when killed by signal n."""
@@ -186,7 +200,6 @@ class Sandbox(ABC):
         """Name of this sandbox, unique on its backend."""
         return self.info.id
 
-    @abstractmethod
     async def exec(
         self,
         command: Command,
@@ -205,6 +218,13 @@ class Sandbox(ABC):
         detached ones included, and returns what was printed until then. Processes that the command
         left behind on purpose survive its normal end. ``merge_output`` sends stderr to stdout.
         """
+        return await self._run(
+            ExecRequest(command, cwd, env or {}, stdin, timeout, user, merge_output, output_limit)
+        )
+
+    async def _run(self, request: ExecRequest) -> ExecResult:
+        """What a backend implements: run a command to its end, as ``exec`` promises."""
+        raise NotImplementedError
 
     @abstractmethod
     async def spawn(

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from environments.errors import SandboxBroken, SandboxReleased
 from environments.records import SandboxInfo
-from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResult, FileInfo, Sandbox
+from environments.sandboxes.base import Command, ExecRequest, ExecResult, FileInfo, Sandbox
 from environments.sandboxes.docker import files, tar
 from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import Container
@@ -59,25 +59,18 @@ class DockerSandbox(Sandbox):
         self._numbers = itertools.count(1)
         self._closing: asyncio.Future[None] | None = None
 
-    async def exec(
-        self,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        timeout: float | None = None,
-        user: str | None = None,
-        merge_output: bool = False,
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> ExecResult:
-        """Run a command to its end; see ``Sandbox.exec``."""
+    async def _run(self, request: ExecRequest) -> ExecResult:
         self._check_open()
-        if any("\0" in word for word in ([command] if isinstance(command, str) else command)):
+        words = [request.command] if isinstance(request.command, str) else request.command
+        if any("\0" in word for word in words):
             return ExecResult(126, stderr=b"a command cannot contain a null byte\n")
-        argv = await self._argv(COMMAND, command, cwd, merge=merge_output)
         return await self._commands.run(
-            argv, environment=env or {}, stdin=stdin, timeout=timeout, user=user, limit=output_limit
+            await self._argv(COMMAND, request.command, request.cwd, merge=request.merge_output),
+            environment=request.env,
+            stdin=request.stdin,
+            timeout=request.timeout,
+            user=request.user,
+            limit=request.output_limit,
         )
 
     async def spawn(

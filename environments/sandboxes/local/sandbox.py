@@ -15,7 +15,14 @@ from typing import Any
 
 from environments.errors import NotSupported, SandboxBroken
 from environments.records import SandboxInfo
-from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Command, ExecResult, FileInfo, Sandbox
+from environments.sandboxes.base import (
+    DEFAULT_OUTPUT_LIMIT,
+    Command,
+    ExecRequest,
+    ExecResult,
+    FileInfo,
+    Sandbox,
+)
 from environments.sandboxes.egress.proxy import FilteringProxy
 from environments.sandboxes.local import tar
 from environments.sandboxes.local.conversation import Conversation
@@ -66,29 +73,17 @@ class LocalSandbox(Sandbox):
 
     # -- commands -------------------------------------------------------------------------------
 
-    async def exec(
-        self,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        timeout: float | None = None,
-        user: str | None = None,
-        merge_output: bool = False,
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> ExecResult:
-        """Run a command to its end; see ``Sandbox.exec``."""
-        if user not in (None, "user", "1000"):
-            raise NotSupported(f"the local backend runs everything as 'user', not as {user!r}")
+    async def _run(self, request: ExecRequest) -> ExecResult:
+        if request.user not in (None, "user", "1000"):
+            raise NotSupported(f"the local backend runs everything as 'user', not as {request.user!r}")
         details: dict[str, object] = {
-            "merge": merge_output,
-            "limit": output_limit,
-            "stdin": stdin is not None,
+            "merge": request.merge_output,
+            "limit": request.output_limit,
+            "stdin": request.stdin is not None,
         }
-        request = await self._run_request(command, cwd, env, **details)
-        descriptors = [] if stdin is None else [wire.memory_file(stdin)]
-        return await self.run_to_end(request, descriptors, timeout)
+        message = await self._run_request(request.command, request.cwd, request.env, **details)
+        descriptors = [] if request.stdin is None else [wire.memory_file(request.stdin)]
+        return await self.run_to_end(message, descriptors, request.timeout)
 
     async def run_to_end(
         self, request: dict[str, object], descriptors: builtins.list[int], timeout: float | None

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
 from environments.records import SandboxInfo
 from environments.sandboxes.base import (
-    DEFAULT_OUTPUT_LIMIT,
     Command,
+    ExecRequest,
     ExecResult,
     FileInfo,
     Sandbox,
@@ -67,35 +67,25 @@ class RemoteSandbox(Sandbox):
 
     # -- commands -------------------------------------------------------------------------------
 
-    async def exec(
-        self,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        timeout: float | None = None,
-        user: str | None = None,
-        merge_output: bool = False,
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
-    ) -> ExecResult:
-        """Run a command to its end; see ``Sandbox.exec``."""
-        if user is not None and user != self._place.user:
+    async def _run(self, request: ExecRequest) -> ExecResult:
+        if request.user is not None and request.user != self._place.user:
             raise NotSupported(
-                f"the {self.info.backend} backend runs everything as {self._place.user!r}, not as {user!r}"
+                f"the {self.info.backend} backend runs everything as {self._place.user!r}, "
+                f"not as {request.user!r}"
             )
-        start = replace(self._start(cwd, env), merge=merge_output, stdin=stdin is not None)
+        start = self._start(request.cwd, request.env)
+        start = replace(start, merge=request.merge_output, stdin=request.stdin is not None)
         try:
-            source = await self._program(command, start)
+            source = await self._program(request.command, start)
         except ValueError as error:  # a NUL, or no program at all: as any other command that cannot start
             return _not_started(str(error))
-        output = Output(output_limit)
+        output = Output(request.output_limit)
         started = time.monotonic()
         channel = await self._open(source, output.receive, start.mark)
         async with self._until_end(channel, start.mark):
-            feeding = asyncio.ensure_future(_feed(channel, stdin))
+            feeding = asyncio.ensure_future(_feed(channel, request.stdin))
             try:
-                ended = await _wait(channel, timeout)
+                ended = await _wait(channel, request.timeout)
                 if ended is None:
                     await self._machine.kill(start.mark)
                     ended_late = await _wait(channel, _PATIENCE)
