@@ -202,7 +202,8 @@ class Commands:
             try:
                 return await self._follow(execution, job, output, feed, timeout)
             except BaseException:  # cancelled, or the caller's stream failed: nothing of it stays alive
-                await self._in_any_case(self._kill(execution, job.mark, alone=job.alone))
+                if not self._container.released:  # else nothing can
+                    await self._in_any_case(self._kill(execution, job.mark, alone=job.alone))
                 raise
             finally:
                 if execution.told_code is None:
@@ -280,7 +281,8 @@ class Commands:
 
     async def _in_any_case(self, work: Any) -> None:
         """Do something although this task is being cancelled; a second cancellation leaves it to a task."""
-        await asyncio.shield(self._keep(_quietly(work)))
+        # Not awaited itself: ``close`` may cancel it, which is no cancellation of whoever waits here.
+        await asyncio.wait({self._keep(_quietly(work))})
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -43,6 +43,11 @@ class Container:
         """Give it another name."""
         await self._engine.call("POST", f"/containers/{self.id}/rename", query={"name": name})
 
+    @property
+    def released(self) -> bool:
+        """Whether we have given it up."""
+        return self._released
+
     async def inspect(self) -> dict[str, Any]:
         """The engine's description. Raises ``EngineError`` (404 where it is gone)."""
         description: dict[str, Any] = await self._engine.call("GET", f"/containers/{self.id}/json")
