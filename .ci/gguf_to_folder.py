@@ -1,21 +1,24 @@
 """Write a GGUF file as a model folder (weights, tokenizer, chat template): gguf_to_folder.py FILE FOLDER."""
 
-import copy
 import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-source, folder = Path(sys.argv[1]), sys.argv[2]
+source, folder = Path(sys.argv[1]), Path(sys.argv[2])
 where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-weights = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).state_dict()
-config = copy.deepcopy(AutoConfig.from_pretrained(**where))
+model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16)
+config = model.config
 if hasattr(config, "quantization_config"):
     del config.quantization_config
-config.dtype = torch.bfloat16
-# A fresh model takes the weights, since one that was read from GGUF counts as quantized and is not saved.
-model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-model.load_state_dict(weights)
-model.save_pretrained(folder)
+config.architectures = [type(model).__name__]
+folder.mkdir(parents=True)
+config.save_pretrained(folder)
+model.generation_config.save_pretrained(folder)
+# save_pretrained of the model refuses what was read from GGUF, because it counts as quantized.
+tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+weights = {name: value.contiguous() for name, value in model.state_dict().items() if name not in tied}
+save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
