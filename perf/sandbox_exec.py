@@ -10,7 +10,8 @@ for singularity ``apptainer exec``, for modal and daytona their SDKs' own call o
 For 1, 16 and 64 commands at once it prints medians of a batch divided by its size, wall and CPU, and the
 ratios; both take turns, as the load of a machine varies. CPU is that of this process and all that it
 starts, wherever it may count by a control group (root, version 1), else without what detaches itself;
-what a daemon or a server uses is never counted. The last line is the making of a sandbox.
+what a daemon uses is never counted, and what the local servers of modal and daytona use always is, on
+both sides. The last line is the making of a sandbox.
 """
 
 from __future__ import annotations
