@@ -68,7 +68,14 @@ class ToolSchemas:
         mappings count as well, since chat templates write them. What fits neither stays a string.
         ``is_string`` is what the format itself says of the value: it decides where the schema does not.
         """
-        types = self._types(tool, parameter)
+        properties = self.properties(tool) or {}
+        return self.value_of(tool, properties.get(parameter), text, is_string=is_string)
+
+    def value_of(
+        self, tool: str, schema: Any, text: str, *, is_string: bool | None = None
+    ) -> tuple[Any, str]:
+        """The same for a value whose ``schema`` is known: one inside a parameter of ``tool``."""
+        types = self.types_of(tool, schema)
         if is_string and (not types or "string" in types):
             return text, json_text(text)
         if is_string is False and types != {"string"}:
@@ -77,12 +84,11 @@ class ToolSchemas:
             return text, json_text(text)
         return _untyped_value(text, types)
 
-    def _types(self, tool: str, parameter: str) -> frozenset[str]:
-        properties = self.properties(tool)
-        if properties is None or parameter not in properties:
-            return frozenset()
-        assert self._parameters is not None
-        return frozenset(_types_of(properties[parameter], self._parameters[tool], _REFERENCES))
+    def types_of(self, tool: str, schema: Any) -> frozenset[str]:
+        """The JSON types that ``schema``, a part of the parameters of ``tool``, allows; empty where it says
+        nothing."""
+        root = (self._parameters or {}).get(tool, {})
+        return frozenset(_types_of(schema, root, _REFERENCES))
 
 
 def _untyped_value(text: str, types: frozenset[str]) -> tuple[Any, str]:

@@ -148,6 +148,18 @@ FAMILIES = (
     Family("deepseek_v3_2", "deepseek-ai-DeepSeek-V3.2", "<｜Assistant｜>", DSML_TAGS),
     Family("deepseek_v4", "deepseek-ai-DeepSeek-V4", "<｜Assistant｜>", DSML_TAGS),
     Family("minimax_m2", "MiniMaxAI-MiniMax-M2.7", "]~b]ai\n", INVOKE_TAGS),
+    Family(
+        "minimax_m3",
+        "MiniMaxAI-MiniMax-M3-MXFP8",
+        "]~b]ai\n",
+        (
+            ("nulls: the template leaves them out", lambda a: "nothing" in a),
+            (
+                "types of values inside lists and objects, which this schema does not give",
+                lambda a: bool(a.get("items") or a.get("options")),
+            ),
+        ),
+    ),
     Family("step3", "stepfun-ai-step3", "<|BOT|>assistant\n"),
     Family("gpt_oss", "openai-gpt-oss-120b", "<|start|>assistant", per_turn=1, content=False),
     Family(
