@@ -8,9 +8,14 @@ hold (default ``sandbox/debian``). ``HERMES_TEST_BUSYBOX_IMAGE``: one with BusyB
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +23,7 @@ from real_backends import RUN_ID, RealWorld
 
 from environments.config import HermesAgentEnvConfig
 from environments.sandboxes.base import SandboxSpec
+from environments.sandboxes.docker.address import Address
 from environments.sandboxes.docker.backend import DockerBackend
 from environments.sandboxes.docker.sandbox import DockerSandbox
 
@@ -34,6 +40,45 @@ def use_engine(name: str, patch: pytest.MonkeyPatch) -> str:
         pytest.skip(f"{variable} names no {name} engine to test on")
     patch.setenv("DOCKER_HOST", os.environ[variable])
     return os.environ[variable]
+
+
+def wait_for(attempt: Callable[[], object]) -> None:
+    """Try until a server answers."""
+    for _ in range(600):
+        try:
+            attempt()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("a server did not start")
+
+
+@contextmanager
+def own_engine(directory: Path, *options: str) -> Iterator[Address]:
+    """A Docker engine of a test's own, with its data below ``directory``."""
+    if os.geteuid() != 0 or not shutil.which("dockerd"):
+        pytest.skip("an engine of its own needs root and dockerd")
+    path = str(directory / "d.sock")
+    process = subprocess.Popen(
+        [
+            *("dockerd", "--data-root", str(directory / "data"), "--exec-root", str(directory / "run")),
+            *("-H", f"unix://{path}", "-p", str(directory / "pid"), "--bridge=none", "--iptables=false"),
+            *options,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+
+    try:
+        wait_for(connect)
+        yield Address(path=path)
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 class EngineWorld(RealWorld):

@@ -6,17 +6,15 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_engines import BUSYBOX, use_engine
+from docker_engines import BUSYBOX, own_engine, use_engine, wait_for
 
 from environments.config import HermesAgentEnvConfig
 from environments.errors import NotSupported, SandboxError
@@ -60,21 +58,11 @@ def registry(directory: Path, *, password: bool) -> Iterator[int]:
         [program, "serve", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        _wait_for(lambda: socket.create_connection(("127.0.0.1", port), 1).close())
+        wait_for(lambda: socket.create_connection(("127.0.0.1", port), 1).close())
         yield port
     finally:
         process.kill()
         process.wait()
-
-
-def _wait_for(attempt: Any) -> None:
-    for _ in range(300):
-        try:
-            attempt()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("a server did not start")
 
 
 class BusyFront:
@@ -195,10 +183,13 @@ def test_without_credentials_or_for_a_registry_that_stays_busy_it_is_said(
         asyncio.run(asyncio.wait_for(main(port), 110))
 
 
+def mirrored(port: int) -> tuple[str, str]:
+    """Options of an engine whose mirror of Docker Hub is a registry of ours."""
+    return f"--registry-mirror=http://127.0.0.1:{port}", "--storage-driver=vfs"
+
+
 def test_an_engine_that_has_a_mirror_pulls_from_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use_engine("docker", monkeypatch)
-    if os.geteuid() != 0 or not shutil.which("dockerd"):
-        pytest.skip("an engine of its own needs root and dockerd")
 
     async def main(port: int, address: Address) -> None:
         async with a_backend() as backend:
@@ -212,31 +203,8 @@ def test_an_engine_that_has_a_mirror_pulls_from_it(monkeypatch: pytest.MonkeyPat
         finally:
             await engine.close()
 
-    with registry(tmp_path / "registry", password=False) as port, _dockerd(tmp_path, port) as address:
+    with (
+        registry(tmp_path / "registry", password=False) as port,
+        own_engine(tmp_path, *mirrored(port)) as address,
+    ):
         asyncio.run(asyncio.wait_for(main(port, address), 100))
-
-
-@contextlib.contextmanager
-def _dockerd(directory: Path, mirror: int) -> Iterator[Address]:
-    """An engine of its own whose mirror of Docker Hub is the registry on port ``mirror``."""
-    path = str(directory / "d.sock")
-    process = subprocess.Popen(
-        [
-            *("dockerd", "--data-root", str(directory / "data"), "--exec-root", str(directory / "run")),
-            *("-H", f"unix://{path}", "-p", str(directory / "pid"), "--bridge=none", "--iptables=false"),
-            *(f"--registry-mirror=http://127.0.0.1:{mirror}", "--storage-driver=vfs"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-
-        def connect() -> None:
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(path)
-
-        _wait_for(connect)
-        yield Address(path=path)
-    finally:
-        process.terminate()
-        process.wait(60)
