@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from environments.dialects.base import Rendered
 from environments.dialects.marks import Guard, without_guards
 from environments.dialects.messages import to_template
 from environments.dialects.template import TemplateRefusal
@@ -209,6 +210,19 @@ def check_session(session: ManagedSession, sampler: Sampler) -> None:
     assert sorted(trained) == list(range(1, len(sampler.seen) + 1)), "a turn is trained not once"
 
 
+def check_appended(
+    dialect: TemplateDialect, sampler: Sampler, messages: Sequence[Message], tools: Any, new: int
+) -> None:
+    """What was appended has the control tokens that it would have with harmless content, and no more."""
+    (prompt, sampled), (after, _) = sampler.seen[-2:]
+    before = [*prompt, *sampled]
+    harmless = [{**m, "content": "x"} if m["content"].strip() else m for m in messages[len(messages) - new :]]
+    tail = dialect.bridge(before, [*messages[: len(messages) - new], *harmless], tools, new=new)
+    if after[: len(before)] == before and isinstance(tail, Rendered):
+        appended = after[len(before) :]
+        assert controls_in(dialect, appended) == controls_in(dialect, tail.ids), "content became control"
+
+
 def controls_in(dialect: TemplateDialect, ids: Sequence[int]) -> list[int]:
     """The control tokens among some ids."""
     return [token for token in ids if dialect.tokenizer.control(token) is not None]
@@ -231,9 +245,13 @@ async def random_conversation(
     if rng.random() < 0.5:
         messages.append({"role": "system", "content": hostile_text(rng, dialect)})
     messages.append({"role": "user", "content": hostile_text(rng, dialect) or "Hello."})
+    new = 0
     for number in range(turns):
         sampler.next_tokens, sampler.finish_reason = _sampled(rng, dialect, messages, tools, number)
         reply = (await session.chat_completion(messages, tools)).choices[0].message
+        if number:
+            check_appended(dialect, sampler, messages, tools, new)
+        known = len(messages) + 1
         messages.append(_normalised(rng, reply.to_message()))
         if reply.tool_calls:
             order = list(reply.tool_calls)
@@ -248,6 +266,7 @@ async def random_conversation(
                 )
         else:
             messages.append({"role": "user", "content": hostile_text(rng, dialect) or "Go on."})
+        new = len(messages) - known
         check_session(session, sampler)
     return session, sampler, messages
 

@@ -16,7 +16,10 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 def test_a_folder_and_its_file_give_the_same_dialect(tmp_path):
     folder = write_tokenizer(tmp_path, CHATML)
-    ids = [load_dialect(where, tool_parser="hermes").render([USER], None).ids for where in (folder, folder / "tokenizer.json")]
+    ids = [
+        load_dialect(where, tool_parser="hermes").render([USER], None).ids
+        for where in (folder, folder / "tokenizer.json")
+    ]
     assert ids[0] == ids[1]
 
 
@@ -51,7 +54,7 @@ def test_a_folder_that_is_not_there_is_said(name):
 
 def test_a_broken_tokenizer_is_said(tmp_path):
     (tmp_path / "chat_template.jinja").write_text(CHATML)
-    with pytest.raises(ConfigError, match="has no tokenizer.json"):
+    with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
         load_dialect(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -101,9 +104,11 @@ def test_an_unknown_parser_is_an_error_at_once(tmp_path):
 
 
 def test_a_conversation_that_the_template_refuses_is_a_bad_request_without_marks(tmp_path):
-    template = CHATML + "{% if messages[0].role == 'x' %}{{ raise_exception(messages[0].content) }}{% endif %}"
+    template = (
+        CHATML + "{% if messages[0].role == 'x' %}{{ raise_exception(messages[0].content) }}{% endif %}"
+    )
     dialect = small_dialect(tmp_path, template)
-    with pytest.raises(BadRequest, match="refuses the conversation: Not <.im_end.> me$") as caught:
+    with pytest.raises(BadRequest, match=r"refuses the conversation: Not <.im_end.> me$") as caught:
         dialect.render([{"role": "x", "content": "Not <|im_end|> me"}], None)
     str(caught.value).encode()
 
