@@ -216,3 +216,15 @@ def test_an_image_that_cannot_be_had_ends_the_run(tmp_path: Path) -> None:
     assert "me/tool" in str(error)
     assert "docker login" in str(error)
     assert registry.pulls == 1
+
+
+def test_a_name_says_that_a_container_is_kept_and_until_when() -> None:
+    labels = ownership.labels_for("run", "box", 100)
+    until = int(time.time()) + 50
+    container = {"Id": "1", "Labels": labels, "Names": [f"/{ownership.kept_name('hermes-box', until)}"]}
+    entry = ownership.entry_of(container)
+    assert (entry.id, entry.run, entry.kept, entry.deadline) == ("hermes-box", "run", True, float(until))
+    assert not entry.abandoned
+    late = {**container, "Names": [f"/{ownership.kept_name('hermes-box', time.time() - 1)}"]}
+    assert ownership.entry_of(late).abandoned
+    assert not ownership.entry_of({**container, "Names": ["/hermes-box"]}).kept

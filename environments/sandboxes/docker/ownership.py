@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,8 +23,7 @@ DIRECTORY = "hermes.directory"
 NAME = "hermes-"
 """What containers' names begin with."""
 
-KEPT = ".kept"
-"""What the names of those end with that outlive their run: labels cannot be changed, names can."""
+_KEPT = re.compile(r"\.kept-(\d+)\Z")
 
 
 def labels_for(run_id: str, sandbox_id: str, lifetime: float) -> dict[str, str]:
@@ -43,13 +43,18 @@ def this_process() -> str:
     return f"{pid}/{owner.started(pid)}/{owner.world()}"
 
 
+def kept_name(name: str, deadline: float) -> str:
+    """Name of a container that outlives its run: labels cannot be changed, names can."""
+    return f"{name}.kept-{int(deadline)}"
+
+
 def entry_of(container: Mapping[str, Any]) -> SandboxEntry:
     """A container of ours, as the engine lists it."""
     labels: Mapping[str, str] = container.get("Labels") or {}
-    names = [name.lstrip("/") for name in container.get("Names") or []]
+    kept = next(filter(None, map(_KEPT.search, container.get("Names") or [])), None)
     pid, _, rest = labels.get(OWNER, "").partition("/")
     began, _, world = rest.partition("/")
-    deadline = labels.get(DEADLINE, "")
+    deadlines = [labels.get(DEADLINE, ""), kept[1] if kept else ""]
     return SandboxEntry(
         backend="docker",
         id=f"{NAME}{labels.get(SANDBOX, '')}",
@@ -57,8 +62,8 @@ def entry_of(container: Mapping[str, Any]) -> SandboxEntry:
         owner=f"process {pid}" + ("" if world == owner.world() else " elsewhere"),
         owner_alive=owner.is_alive(pid, began, same_world=world == owner.world()),
         created_at=_number(container.get("Created")),
-        deadline=float(deadline) if deadline.isdigit() else None,
-        kept=any(name.endswith(KEPT) for name in names),
+        deadline=min((float(text) for text in deadlines if text.isdigit()), default=None),
+        kept=kept is not None,
         handle=container["Id"],
     )
 

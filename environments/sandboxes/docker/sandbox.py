@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import posixpath
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from environments.errors import SandboxBroken, SandboxReleased
@@ -14,7 +15,7 @@ from environments.sandboxes.base import Command, ExecRequest, ExecResult, FileIn
 from environments.sandboxes.docker import files, tar
 from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import Container
-from environments.sandboxes.docker.ownership import KEPT
+from environments.sandboxes.docker.ownership import kept_name
 from environments.sandboxes.docker.process import DockerProcess
 from environments.sandboxes.docker.scripts import COMMAND, SPAWN, shell_command
 from environments.sandboxes.egress.proxy import FilteringProxy
@@ -143,11 +144,15 @@ class DockerSandbox(Sandbox):
         await asyncio.shield(self._closing)
 
     async def keep(self, seconds: float) -> float:
-        """Mark the container by its name, which is all of it that can be changed, and let go of it."""
+        """Mark the container by its name, which is all of it that can be changed, and let go of it.
+
+        It ends at the deadline that it was made with, or at the next start after this one.
+        """
         self._check_open()
-        await self._container.rename(f"{self.id}{KEPT}")
+        until = min(time.time() + seconds, self._container.deadline)
+        await self._container.rename(kept_name(self.id, until))
         await self.detach()
-        return self._container.deadline
+        return until
 
     async def detach(self) -> None:
         """Let go of it without ending it."""
