@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
 from environments.errors import ConfigError, HermesError, RunAborted, UserCodeError
+from environments.inference.token_endpoint import TOKEN_SERVERS
 from environments.outcomes import is_fatal, one_line
 from environments.records import ScoredDataGroup
 from environments.run import Run
@@ -18,7 +19,7 @@ from environments.workflows.serve_ledger import SENT, Ledger, Spooled
 from environments.workflows.serve_link import Link
 from environments.workflows.serve_metrics import ServeMetrics
 from environments.workflows.serve_sending import Sender
-from environments.workflows.serve_wire import Outgoing, has_placeholders, outgoing
+from environments.workflows.serve_wire import Outgoing, has_placeholders, outgoing, without_placeholders
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -135,6 +136,7 @@ class Groups:
             data = await self.environment.postprocess_histories(data)
             refusal = None if data else ("postprocessed_away", "postprocess_histories returned nothing")
         if refusal is None and data is not None:
+            data = self._real(data)
             refusal = self._unfit(data) or await self._spool(draw, number, data, step)
         if refusal is not None or data is None:
             self.not_sent(draw, *(refusal or ("no_scored_attempt", "no data")))
@@ -147,11 +149,24 @@ class Groups:
     def _unfit(self, data: ScoredDataGroup) -> Refusal | None:
         scores = data["scores"]
         config = self.environment.config
+        if not data["tokens"]:
+            return "no_tokens", "no rollout has a reply of the model"
         if config.ensure_scores_are_not_same and len(scores) > 1 and len(set(scores)) == 1:
             return "equal_scores", f"all scores are {scores[0]:g}"
-        if has_placeholders(data) and not config.allow_placeholder_tokens:
-            raise no_tokens(f"--openai.server_type {self.environment.server_configs[0].server_type}")
         return None
+
+    def _real(self, data: ScoredDataGroup) -> ScoredDataGroup:
+        """The group without placeholders, which a trainer would take for tokens. Raises ``ConfigError``
+        where the servers never give any."""
+        if self.environment.config.allow_placeholder_tokens or not has_placeholders(data):
+            return data
+        kind = self.environment.server_configs[0].server_type
+        if kind not in TOKEN_SERVERS:
+            raise no_tokens(f"--openai.server_type {kind}")
+        real = without_placeholders(data)
+        for _ in range(len(data["tokens"]) - len(real["tokens"])):
+            self.metrics.not_sent("row_without_tokens")
+        return real
 
     async def _spool(self, draw: int, number: int, data: ScoredDataGroup, step: int) -> Refusal | None:
         training = self.link.training

@@ -159,6 +159,18 @@ def has_placeholders(group: ScoredDataGroup) -> bool:
     return any((entry or {}).get("placeholder_tokens") for entry in overrides)
 
 
+def without_placeholders(group: ScoredDataGroup) -> ScoredDataGroup:
+    """The group with its rows of real tokens alone."""
+    overrides: Any = group.get("overrides") or [{}] * len(group["tokens"])
+    kept = [i for i, entry in enumerate(overrides) if not (entry or {}).get("placeholder_tokens")]
+    rest: Any = dict(group)
+    for name in (*_PER_ROW, "images", "metadata"):
+        column = rest.get(name)
+        if isinstance(column, list) and len(column) == len(overrides):
+            rest[name] = [column[i] for i in kept]
+    return rest  # type: ignore[no-any-return]
+
+
 def _rollouts(group: ScoredDataGroup) -> list[str] | None:
     metadata = group.get("metadata") or []
     names = [entry.get("rollout_id") for entry in metadata]

@@ -16,7 +16,7 @@ from environments.trajectory_api.client import TrajectoryClient
 from environments.workflows.serve_ledger import Ledger
 from environments.workflows.serve_link import Demand, Link, Training
 from environments.workflows.serve_metrics import PrefixedTracker, ServeMetrics
-from environments.workflows.serve_wire import Outgoing, outgoing
+from environments.workflows.serve_wire import Outgoing, has_placeholders, outgoing, without_placeholders
 
 
 def attempt(number: int, reward: float, *sequences: Sequence) -> Attempt:
@@ -108,6 +108,16 @@ def test_the_last_branch_may_train_alone() -> None:
     group = group_from_attempts(0, attempts, include_messages=False, last_branch=True)
     assert [len(row) for row in group["tokens"]] == [8, 5]
     assert [row["branch"] for row in group["metadata"]] == [1, 0]
+
+
+def test_rollouts_that_have_no_tokens_are_left_out_with_all_their_columns() -> None:
+    attempts = [attempt(0, 1.0), attempt(1, 0.0, sequence(5, 5))]
+    group = group_from_attempts(0, attempts, include_messages=True)
+    assert has_placeholders(group)
+    real = without_placeholders(group)
+    for name in ("tokens", "masks", "scores", "messages", "inference_logprobs", "overrides", "metadata"):
+        assert len(real[name]) == 1, name  # type: ignore[literal-required]
+    assert not has_placeholders(real) and real["scores"] == [0.0]
 
 
 def test_columns_that_contradict_each_other_are_the_environments_error() -> None:
