@@ -166,6 +166,9 @@ def summary(attempts: Iterable[Attempt], *, planned: int | None = None) -> dict[
         "usage": _usage(every),
         "time": _time(every),
         "categories": {name: summary_of_rate(group) for name, group in by_category(every).items()},
+        "difficulties": {
+            name: summary_of_rate(group) for name, group in by_category(every, "difficulty").items()
+        },
     }
 
 
@@ -181,11 +184,11 @@ def summary_of_rate(attempts: Sequence[Attempt]) -> dict[str, Any]:
     }
 
 
-def by_category(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """Attempts of each category that items name, sorted by name."""
+def by_category(attempts: Iterable[Attempt], field: str = "category") -> dict[str, list[Attempt]]:
+    """Attempts of each category (or value of another field) that items name, sorted by name."""
     categories: dict[str, list[Attempt]] = {}
     for attempt in attempts:
-        category = (attempt.item or {}).get("category")
+        category = (attempt.item or {}).get(field)
         if category:
             categories.setdefault(str(category), []).append(attempt)
     return dict(sorted(categories.items()))
@@ -224,6 +227,8 @@ def evaluation_metrics(
         merged.setdefault(metric_name(category), []).extend(group)
     for category, group in merged.items():
         metrics[f"eval/pass_rate_{category}"] = sum(map(passed, group)) / len(group)
+    for difficulty, group in by_category(every, "difficulty").items():
+        metrics[f"eval/pass_rate_difficulty_{metric_name(difficulty)}"] = sum(map(passed, group)) / len(group)
     return {name: value for name, value in metrics.items() if value is not None}
 
 

@@ -18,7 +18,7 @@ import re
 import secrets
 import tarfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -41,6 +41,7 @@ _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 _PLUGIN = "pytest-json-ctrf"
 _PROGRAMS = ("uvx", "uv", "pip", "pip3", "apt-get", "apt", "curl", "pytest")
 _PYGMENTS_LEXERS = ("__init__", "_mapping", "python", "diff", "special")
+_INSTALLER = re.compile(r"astral\.sh/uv|sh\.rustup\.rs")
 _START_FILES = (".local/bin/env", ".cargo/env")
 """Files that such tests source, and that the agent could have written."""
 
@@ -51,7 +52,6 @@ class Bundle:
 
     environment: dict[str, str]
     version: str
-    overridden: list[str] = field(default_factory=list)
     canonical: bool = False
     """Whether the script gives 1 exactly where pytest passes."""
 
@@ -72,13 +72,13 @@ async def place_bundle(sandbox: Sandbox, tests: Path) -> Bundle | None:
     directory = f"/tmp/.verifier-{secrets.token_hex(8)}"
     try:
         await sandbox.upload_tar(_whole(data), directory)
-        overridden = await _start_files(sandbox, script)
+        await _empty_start_files(sandbox, script)
         path = (await sandbox.exec(["/bin/sh", "-c", 'printf %s "$PATH"'], cwd="/", timeout=60)).text
     except OSError as error:
         raise VerifierError(f"the tool bundle cannot be put into the sandbox: {error}") from error
     environment = {"PATH": f"{directory}/bin:{path}", "HERMES_BUNDLE": directory}
     environment["HERMES_WORD"] = secrets.token_hex(16)
-    bundle = Bundle(environment, version, overridden, _is_canonical(script))
+    bundle = Bundle(environment, version, _is_canonical(script))
     if _PYTEST.search(script):
         await _try(sandbox, bundle, directory)
     return bundle
@@ -105,14 +105,23 @@ async def _try(sandbox: Sandbox, bundle: Bundle, directory: str) -> None:
         )
 
 
-async def _start_files(sandbox: Sandbox, script: str) -> list[str]:
-    overridden = []
+async def forget_start_files(sandbox: Sandbox, tests: Path) -> list[str]:
+    """Remove the files that an installer in the tests writes anew and that they then source: whatever
+    stands there is the agent's. Returns what was there."""
+    script = (tests / "test.sh").read_text("utf-8", "replace")
+    if not _INSTALLER.search(script):
+        return []
+    paths = [f"{sandbox.home}/{name}" for name in _START_FILES if name in script]
+    removal = 'for f; do [ -e "$f" ] || [ -L "$f" ] && rm -rf "$f" && echo "$f"; done; :'
+    removed = await sandbox.exec(["/bin/sh", "-c", removal, "sh", *paths], cwd="/", timeout=60)
+    return removed.text.splitlines()
+
+
+async def _empty_start_files(sandbox: Sandbox, script: str) -> None:
+    """Nothing installs anything here, so that what is sourced has to be there, and empty."""
     for name in _START_FILES:
         if name in script:
-            path = f"{sandbox.home}/{name}"
-            await sandbox.write_bytes(path, b"")
-            overridden.append(path)
-    return overridden
+            await sandbox.write_bytes(f"{sandbox.home}/{name}", b"")
 
 
 @cache

@@ -18,7 +18,7 @@ from environments.records import Trust
 from environments.sandboxes.base import ExecResult, Sandbox
 from environments.sandboxes.transfer import upload_dir
 from environments.tasks.model import Keep
-from environments.verification.bundle import Bundle, place_bundle
+from environments.verification.bundle import Bundle, forget_start_files, place_bundle
 from environments.verification.places import TESTS, clear, make_fresh
 from environments.verification.reward import Score, read_score
 from environments.verification.stopping import Stopped, stop
@@ -82,9 +82,9 @@ class WeakRoom:
             graded.stopped = await stop(sandbox, job.keep)
             await make_fresh(sandbox)
             await self._upload(job, sandbox)
+            graded.overridden = await forget_start_files(sandbox, job.tests)
             bundle = await place_bundle(sandbox, job.tests)
-            if bundle is not None:
-                graded.bundle, graded.overridden = bundle.version, bundle.overridden
+            graded.bundle = bundle.version if bundle is not None else None
             self._take(graded, await self._run(job, sandbox, bundle), job)
             # What the program under test left behind must not write the reward after the tests did.
             await stop(sandbox, "none" if job.last else job.keep)

@@ -185,3 +185,14 @@ def test_rates_agree_with_counting(drawn: list[tuple[str, int, float | None]]) -
         assert found["valid_pass_rate"] == valid.count(1.0) / len(valid)
     if interval := found["pass_rate_interval"]:
         assert interval[0] - 1e-9 <= found["pass_rate"] <= interval[1] + 1e-9
+
+
+def test_rates_by_difficulty_stand_beside_those_by_category() -> None:
+    attempts = [
+        scored("a", item={"difficulty": "easy"}),
+        scored("b", item={"difficulty": "very hard"}, reward=0),
+    ]
+    found = evaluation_metrics(attempts)
+    assert found["eval/pass_rate_difficulty_easy"] == 1.0
+    assert found["eval/pass_rate_difficulty_very_hard"] == 0.0
+    assert set(summary(attempts)["difficulties"]) == {"easy", "very hard"}

@@ -114,13 +114,14 @@ def test_pytest_without_network_cannot_be_forged_from_outside(tmp_path: Path, na
     task = a_task(tmp_path, CANONICAL, test_it=PYTEST)
     verdict = graded(task, EVIL + PYTEST_FORGERIES[name])
     assert verdict.reward == 0.0 and verdict.bundle_version
+    assert verdict.overridden == (["/home/user/.local/bin/env"] if name == "sourced file" else [])
     assert "1 failed" in verdict.evidence["output"]
 
 
 def test_pytest_without_network_judges_who_solved(tmp_path: Path) -> None:
     verdict = graded(a_task(tmp_path, CANONICAL, test_it=PYTEST), SOLVED)
     assert verdict.reward == 1.0 and "1 passed" in verdict.evidence["output"]
-    assert verdict.overridden == ["/home/user/.local/bin/env"]
+    assert verdict.overridden == []
 
 
 SERVICE = """#!/bin/bash
