@@ -65,5 +65,6 @@ def kill_for_good(mark: str, scratch: str) -> bytes:
     noted first, and a program that finds its own mark noted ends at once.
     """
     directory = quote(revoked_directory(scratch))
-    note = f"mkdir -p {directory} && : >{directory}/{mark}".encode()
+    # Never makes more than the last directory: a sandbox that was removed is not to come back.
+    note = f"mkdir {directory} 2>/dev/null; [ -d {directory} ] && echo >{directory}/{mark}".encode()
     return b"{\n%s\n%s\n}" % (note, kill(mark))
