@@ -51,20 +51,18 @@ class LiveSource:
         """The groups, as long as there are any or ``wait`` is set."""
         info = await self._ask("GET", "/wandb_info")
         project = info.value.get("project") if isinstance(info.value, dict) else None
-        if project is not None and project != PROJECT:
-            if not info.ours:
-                raise ConfigError(
-                    f"{self.client.url} is an original run-api that serves a trainer ({project}): it can "
-                    "only give groups by taking them from it. Export from the environment's own files"
-                )
-            read = self._read_along()
-        elif project is None and not self.wait:
+        if project is None and not self.wait:
             raise ConfigError(
                 f"no trainer has registered at {self.client.url}, so nothing is there to read; with "
                 "--rows N or --follow the export is the trainer itself"
             )
-        else:
-            read = self._train(ours=info.ours)
+        if project not in (None, PROJECT) and not info.ours:
+            raise ConfigError(
+                f"{self.client.url} is an original run-api that serves a trainer ({project}): it can "
+                "only give groups by taking them from it. Export from the environment's own files"
+            )
+        beside = project is not None and (project != PROJECT or not self.wait)
+        read = self._read_along() if beside and info.ours else self._train(ours=info.ours)
         async for group in read:
             yield group
 
@@ -82,10 +80,11 @@ class LiveSource:
             await asyncio.sleep(POLL)
 
     async def _train(self, *, ours: bool) -> AsyncGenerator[list[Candidate], None]:
+        known = (await self._ask("GET", "/info")).value["batch_size"]
         registration = {
             "wandb_group": PROJECT,
             "wandb_project": PROJECT,
-            "batch_size": self.batch_size,
+            "batch_size": known if known > 0 else self.batch_size,  # another size would begin anew
             "max_token_len": 1 << 30,
             "checkpoint_dir": "",
             "save_checkpoint_interval": 0,

@@ -138,7 +138,7 @@ def _row(
         "tokens": sequence.tokens,
         "masks": sequence.mask,
         "scores": float(attempt.reward or 0.0),
-        "messages": attempt.messages,
+        "messages": sequence.extra.get("messages") or attempt.messages,
         "inference_logprobs": sequence.logprobs,
         "overrides": overrides,
         "metadata": {

@@ -179,6 +179,23 @@ def test_without_a_trainer_it_is_one_and_loses_nothing_when_killed(tmp_path: Pat
         assert call(api.url, "GET", "/wandb_info")[1]["project"] == "hermes-env-export"
 
 
+def test_one_export_beside_another_begins_nothing_anew(api: Server, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    command = [sys.executable, "-m", "environments.command_line", "export", "sft", api.url, str(first)]
+    process = subprocess.Popen([*command, "--follow", "--batch-size", "4"], cwd=Path(__file__).parents[2])
+    try:
+        post(api, range(4))
+        wait_for(lambda: first.exists() and len(first.read_text().splitlines()) == 4)
+        assert main(["export", "sft", api.url, str(second)]) == 0
+        assert len(lines(second)) == 4
+        post(api, range(4, 6))
+        assert main(["export", "sft", api.url, str(second), "--rows", "6", "--append"]) == 0
+        assert call(api.url, "GET", "/status")[1]["current_step"] >= 3
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
 def test_a_serving_environment_sends_what_an_export_needs(api: Server, tmp_path: Path) -> None:
     _, thread = train(api, 2)
 
