@@ -302,13 +302,15 @@ class Rollout:
             self._sandbox = self._session = None
         if session is not None and not self.record.sequences:  # an agent loop of the user's own
             self.record.sequences = session.sequences()
+        kept = False
         try:
-            if self._toolbox is not None:
+            kept = sandbox is not None and await self._keep(sandbox)
+            if self._toolbox is not None and not kept:
                 await self._toolbox.cleanup()
         finally:
             if session is not None:
                 await session.close()
-            if sandbox is not None and not await self._keep(sandbox):
+            if sandbox is not None and not kept:
                 await sandbox.close()
 
     async def _keep(self, sandbox: Sandbox) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hermes_base_env import FileEnv, environment
+from test_hermes_base_env import FileEnv, calls, environment
 
 from environments import keeping
 from environments.cleanup import cleanup_all_environments
@@ -83,6 +83,18 @@ def test_failed_keeps_what_did_not_pass_and_says_how_to_enter_it(
     ran = command("shell", bad["id"], "sh", "-c", "echo $0 $1; pwd", "a b", "c")
     assert (ran.stdout, ran.returncode) == ("a b c\n/home/user\n", 0)
     assert bad["id"] in command("list").stdout
+
+
+class Serving(FileEnv):
+    def oracle(self, item: Any) -> list[Any]:
+        started = calls("terminal", command="sleep 4000000", background=True)
+        return [started, {"role": "assistant", "content": "done"}]
+
+
+def test_what_the_agent_left_running_is_kept_too(tmp_path: Path) -> None:
+    (sandbox,) = run(tmp_path, GOOD, base=Serving, keep_sandboxes="all")
+    ran = command("shell", sandbox["id"], "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    assert "sleep 4000000" in ran.stdout
 
 
 def test_all_keeps_all_and_the_next_run_leaves_them_alone(tmp_path: Path) -> None:
