@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import pytest
 from environments.records import MASKED, MASKED_LOGPROB
 from tests.servers.thread import LoopThread
 from tests.servers.token_server import TokenServer, logprob
+from tests.trajectory_api.running import Trainer
+from tests.trajectory_api.running import server as api_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -78,13 +81,11 @@ def spelled(tokenizer: Any, text: str) -> list[int]:
     return [*ids, END]
 
 
-@pytest.mark.parametrize(("server_type", "offers"), CASES)
-def test_process_writes_the_tokens_that_were_sampled(
-    tmp_path: Path, tokenizer_folder: Path, loop: LoopThread, server_type: str, offers: list[str]
-) -> None:
+def scripted(folder: Path, offers: list[str]) -> tuple[TokenServer, list[list[int]]]:
+    """A server of the script, and its replies in tokens. Each turn is another policy's."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     replies = [spelled(tokenizer, text) for text in REPLIES]
 
     def script(prompt: list[int]) -> list[int]:
@@ -95,25 +96,43 @@ def test_process_writes_the_tokens_that_were_sampled(
         return replies[turn]
 
     server = TokenServer(script, offers=offers, eos=END, context=32768)
+    return server, replies
+
+
+def command(workflow: str, server: TokenServer, server_type: str, folder: Path, *options: str) -> list[str]:
+    """The main job's command line: one group of two."""
+    return [
+        *(sys.executable, str(SCRIPT), workflow, "--openai.server_type", server_type),
+        *("--openai.base_url", f"{server.url}/v1", "--openai.model_name", "m"),
+        *("--openai.tokenizer_name", str(folder), "--env.group_size", "2"),
+        *("--env.total_steps", "1", "--env.use_wandb", "false", *options),
+    ]
+
+
+def process(directory: Path, server: TokenServer, server_type: str, folder: Path) -> dict[str, Any]:
+    """The group that ``process`` writes."""
+    ended = subprocess.run(
+        command("process", server, server_type, folder, "--env.data_path_to_save_groups", "out.jsonl"),
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    (line,) = (directory / "out.jsonl").read_text().splitlines()
+    return dict(json.loads(line))
+
+
+@pytest.mark.parametrize(("server_type", "offers"), CASES)
+def test_process_writes_the_tokens_that_were_sampled(
+    tmp_path: Path, tokenizer_folder: Path, loop: LoopThread, server_type: str, offers: list[str]
+) -> None:
+    server, replies = scripted(tokenizer_folder, offers)
     loop.run(server.start())
     try:
-        ended = subprocess.run(
-            [
-                *(sys.executable, str(SCRIPT), "process", "--openai.server_type", server_type),
-                *("--openai.base_url", f"{server.url}/v1", "--openai.model_name", "m"),
-                *("--openai.tokenizer_name", str(tokenizer_folder), "--env.group_size", "2"),
-                *("--env.total_steps", "1", "--env.use_wandb", "false"),
-                *("--env.data_path_to_save_groups", "out.jsonl"),
-            ],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        group = process(tmp_path, server, server_type, tokenizer_folder)
     finally:
         loop.run(server.stop())
-    assert ended.returncode == 0, ended.stderr
-    (group,) = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert group["scores"] == [1.0, 1.0] and not group.get("overrides")
     sampled = [token for reply in replies for token in reply]
     for row in range(2):
@@ -132,3 +151,39 @@ def test_process_writes_the_tokens_that_were_sampled(
         if offers[0] != "/v1/completions" and "example" not in offers:
             assert len(metadata["policy_versions"]) == 3
     assert len(server.prompts) == 6
+
+
+def test_serve_ends_long_sequences_with_the_last_reply_that_fits(
+    tmp_path: Path, tokenizer_folder: Path, loop: LoopThread
+) -> None:
+    server, replies = scripted(tokenizer_folder, ["/generate"])
+    loop.run(server.start())
+    try:
+        whole = process(tmp_path, server, "sglang", tokenizer_folder)["tokens"][0]
+        with api_server(tmp_path / "data") as api:
+            trainer = Trainer(api.url, batch_size=2, max_token_len=len(whole) - 1, num_steps=1)
+            trainer.register()
+            options = ("--env.rollout_server_url", api.url, "--env.long_sequences", "truncate")
+            serving = subprocess.Popen(
+                command("serve", server, "sglang", tokenizer_folder, "--env.steps_per_eval", "0", *options),
+                cwd=tmp_path,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                batch, end = None, time.monotonic() + 200
+                while batch is None and time.monotonic() < end and serving.poll() is None:
+                    batch = trainer.fetch()
+                    time.sleep(0.2)
+            finally:
+                serving.terminate()
+                _, said = serving.communicate(timeout=60)
+    finally:
+        loop.run(server.stop())
+    assert batch is not None, said
+    (group,) = batch
+    kept = [token for reply in replies[:2] for token in reply]
+    for tokens, masks in zip(group["tokens"], group["masks"], strict=True):
+        assert len(tokens) < len(whole) and tokens[-1] == END
+        assert [mask for mask in masks if mask != MASKED] == kept
+    assert [entry["truncated_from"] for entry in group["overrides"]] == [len(whole)] * 2
