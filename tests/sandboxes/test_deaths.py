@@ -21,10 +21,12 @@ async def busy(world: World) -> AsyncIterator[tuple[Backend, Sandbox, asyncio.Fu
         sandbox = await backend.create(world.spec(SandboxSpec()))
         running = asyncio.ensure_future(sandbox.exec("sleep 300"))
         await asyncio.sleep(1)
-        yield backend, sandbox, running
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await sandbox.close()
+        try:
+            yield backend, sandbox, running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await sandbox.close()
         with pytest.raises(SandboxReleased):
             await sandbox.exec("true")
 
