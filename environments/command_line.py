@@ -45,6 +45,7 @@ usage: hermes-env ENVIRONMENT {serve,process,evaluate} [options]
        hermes-env tasks {check,validate} SOURCE [options]
        hermes-env sandboxes {list,reap,shell} [options]
        hermes-env export {sft,dpo} SOURCE OUTPUT [options]
+       hermes-env export harbor RUN JOB
        hermes-env api [options]
 
 Evaluate agents, make training data, or roll out for a trainer.
@@ -56,7 +57,8 @@ Evaluate agents, make training data, or roll out for a trainer.
   compare      compare two results over the same tasks, task by task
   tasks        say what is wrong with tasks; run their solutions without a model
   sandboxes    list the sandboxes of all runs, remove what is left of dead ones, enter one
-  export       write rollouts as rows for fine-tuning (sft) or preference training (dpo)
+  export       write rollouts as rows for fine-tuning (sft) or preference training (dpo), or an
+               evaluation as a job directory of Harbor
   api          run the trajectory API that 'serve' and trainers talk to (also: run-api)
 
 'hermes-env ENVIRONMENT evaluate --help' lists the options of a subcommand with their defaults.
@@ -107,6 +109,10 @@ def _dispatch(argv: list[str]) -> int:
         from environments.sandboxes_command import main as sandboxes
 
         return sandboxes(rest)
+    if command == "export" and rest[:1] == ["harbor"]:
+        from environments.results.harbor_job import main as harbor_job
+
+        return harbor_job(rest[1:])
     if command == "export":
         from environments.exports.main import main as export
 

@@ -188,10 +188,8 @@ def test_rates_agree_with_counting(drawn: list[tuple[str, int, float | None]]) -
 
 
 def test_rates_by_difficulty_stand_beside_those_by_category() -> None:
-    attempts = [
-        scored("a", item={"difficulty": "easy"}),
-        scored("b", item={"difficulty": "very hard"}, reward=0),
-    ]
+    attempts = [scored("a", reward=1), scored("b", reward=0)]
+    attempts[0].item, attempts[1].item = {"difficulty": "easy"}, {"difficulty": "very hard"}
     found = evaluation_metrics(attempts)
     assert found["eval/pass_rate_difficulty_easy"] == 1.0
     assert found["eval/pass_rate_difficulty_very_hard"] == 0.0
