@@ -139,9 +139,12 @@ def _without_controls(state: dict[str, Any], controls: dict[str, ControlToken]) 
 
 
 def _reachable(plain: Tokenizer, controls: dict[str, ControlToken]) -> list[str]:
-    texts = list(controls)
-    encoded = plain.encode_batch(texts, add_special_tokens=False)
-    return [text for text, found in zip(texts, encoded, strict=True) if controls[text].id in found.ids]
+    # One by one: encoding in a batch starts threads, which the library warns of at every fork.
+    return [
+        text
+        for text, control in controls.items()
+        if control.id in plain.encode(text, add_special_tokens=False).ids
+    ]
 
 
 def _hidden(model: dict[str, Any], controls: Sequence[ControlToken]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ that is a change of history; another text, another call or another result is.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from environments.dialects.messages import arguments_of, text_of, thinking_of
 from environments.records import Message
 
 Key = tuple[Any, ...]
+
+_TAGS = re.compile(r"(?:<[^<>]{1,32}>|\[[^][]{1,32}\]|\s)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +70,46 @@ def is_reply(own: Message, message: Message) -> bool:
         return True
     # Some agents put the thinking back into the content, or keep no text beside calls.
     known_by_id = bool(ours) and [call.id for call in ours] == [call.id for call in theirs]
-    return (known_by_id and not given) or (bool(thinking) and given.endswith(text) and thinking in given)
+    return (known_by_id and not given) or (bool(thinking) and _is_joined(thinking, text, given))
 
 
-def with_ids(own: Message, message: Message) -> Message:
-    """The reply ``own`` with the ids that its calls have in ``message``; results refer to those."""
-    if not own.get("tool_calls"):
-        return own
-    pairs = zip(own["tool_calls"], message["tool_calls"], strict=True)
-    return {**own, "tool_calls": [{**call, "id": given.get("id") or call["id"]} for call, given in pairs]}
+def as_sampled(own: Message, messages: list[Message], index: int) -> None:
+    """Put the reply ``own`` in the place of ``messages[index]``, and let the results behind it refer to
+    its calls by the ids that the model sampled, which some templates show."""
+    given = messages[index].get("tool_calls") or []
+    pairs = zip(own.get("tool_calls") or [], given, strict=True)
+    renamed = {theirs.get("id"): ours["id"] for ours, theirs in pairs if theirs.get("id") != ours["id"]}
+    messages[index] = own
+    for place in range(index + 1, len(messages) if renamed else 0):
+        message = messages[place]
+        if message.get("role") == "assistant":
+            break
+        if message.get("tool_call_id") in renamed:
+            messages[place] = {**message, "tool_call_id": renamed[message["tool_call_id"]]}
 
 
 def difference(before: Sequence[Key], after: Sequence[Key]) -> str:
-    """The first difference of two histories, in words."""
+    """The first difference of two histories of which the second is not the shorter one, in words."""
     for index, (one, other) in enumerate(zip(before, after, strict=False)):
         if one != other:
             role = one[0] if one[0] == other[0] else f"{one[0]}, now {other[0]}"
             return f"message {index} ({role}) was changed"
-    return f"the conversation has {len(after)} messages where it had {len(before)}"
+    return "the thinking of an earlier reply was changed"
 
 
 def tools_key(tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]) -> str:
     """What besides the messages the chat template shows."""
     return _canonical([list(tools or []), dict(options)])
+
+
+def _is_joined(thinking: str, text: str, given: str) -> bool:
+    """Whether ``given`` is the thinking, in its tags, and then the text."""
+    before, found, behind = given.partition(thinking)
+    return (
+        bool(found)
+        and behind.endswith(text)
+        and bool(_TAGS.fullmatch(before) and _TAGS.fullmatch(behind.removesuffix(text)))
+    )
 
 
 def _squeezed(text: str) -> str:

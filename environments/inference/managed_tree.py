@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.inference.managed_history import Key, difference, is_reply, message_key, with_ids
+from environments.inference.managed_history import Key, as_sampled, difference, is_reply, message_key
 from environments.records import MASKED, MASKED_LOGPROB, Message, PolicySpan
 from environments.records import Sequence as TokenSequence
 
@@ -81,7 +81,7 @@ class TurnTree:
             if following is None:
                 break
             turn, end = following, end + len(following.keys) + 1
-            own[end - 1] = with_ids(turn.reply, messages[end - 1])
+            as_sampled(turn.reply, own, end - 1)
             level = turn.children
         return Position(turn, own, len(messages) - end, keys, self._reason(turn, keys, context))
 

@@ -94,6 +94,7 @@ def test_parallel_results_share_one_turn(dialect):
         lambda m: {**m, "tool_calls": [with_arguments(c, json.loads) for c in m["tool_calls"]]},
         lambda m: {**m, "tool_calls": [with_arguments(c, respaced) for c in m["tool_calls"]]},
         lambda m: {**m, "name": "assistant", "annotations": []},
+        lambda m: {"role": "assistant", "content": f"<think>Hm.</think> {m['content']}", **calls_of(m)},
     ],
 )
 def test_a_reply_is_known_again_however_it_was_normalised(thinking_dialect, change):
@@ -104,13 +105,15 @@ def test_a_reply_is_known_again_however_it_was_normalised(thinking_dialect, chan
     assert len(line.sequences()) == 1
 
 
-def test_results_may_name_calls_by_new_ids(dialect):
-    line = Line(dialect)
+def test_results_may_name_calls_by_new_ids_and_the_model_sees_its_own(tmp_path):
+    line = Line(small_dialect(tmp_path, CHATML.replace("{{ m.role }}", "{{ m.role }} {{ m.tool_call_id }}")))
     first = message(line.ask([USER], CALL, TOOLS))
     renamed = {**first, "tool_calls": [{**first["tool_calls"][0], "id": "call_other"}]}
     result = {"role": "tool", "tool_call_id": "call_other", "content": "Fine."}
     line.ask([USER, renamed, result], "Done.<|im_end|>", TOOLS)
     assert line.session.forks == []
+    prompt = line.dialect.tokenizer.decode(line.sampler.seen[-1][0])
+    assert f"<|im_start|>tool {first['tool_calls'][0]['id']}\nFine." in prompt
 
 
 @pytest.mark.parametrize(
@@ -120,6 +123,10 @@ def test_results_may_name_calls_by_new_ids(dialect):
         (lambda m: [{"role": "system", "content": "S"}, *m], "message 0 (user, now system) was changed"),
         (lambda m: [m[0], {**m[1], "content": "No."}, *m[2:]], "message 1 (assistant) was changed"),
         (lambda m: [*m[:2], {**m[2], "content": "Other."}, *m[3:]], "message 2 (user) was changed"),
+        (
+            lambda m: [m[0], {**m[1], "reasoning_content": "Oh."}, *m[2:]],
+            "the thinking of an earlier reply was changed",
+        ),
         (lambda m: m[:1], "an earlier point of the conversation was continued again"),
     ],
 )
@@ -269,6 +276,10 @@ def test_a_reply_that_no_trainer_could_rely_on_is_an_error_and_leaves_no_trace(d
     with pytest.raises(error, match=text):
         asyncio.run(session.chat_completion([USER]))
     assert session.sequences() == []
+
+
+def calls_of(message):
+    return {"tool_calls": message["tool_calls"]}
 
 
 def with_arguments(tool_call, change):
