@@ -45,7 +45,7 @@ class FramedParser(ToolCallParser):
             return self._read_call(scan, start)
         if scan.at(self.frame_close, start):
             end = start + len(self.frame_close)
-            if scan.accepted and scan.follows_call(start):
+            if scan.ends_frame(start):
                 scan.drop(start, end)
             return end
         first, accepted = skip_blanks(scan.text, start + len(self.frame_open)), scan.accepted

@@ -17,7 +17,6 @@ _TAG = "<|python_tag|>"
 _NAMED = re.compile(r'\{\s*"(?:type"\s*:\s*"function"\s*,\s*")?name"\s*:\s*"(?P<name>[^"\\]*)"')
 _OBJECT = re.compile(r'\{\s*["}]')
 _KEYS = frozenset({"name", "parameters", "arguments", "type", "id"})
-_FENCE = "```"
 
 
 class LlamaParser(ToolCallParser):
@@ -32,7 +31,7 @@ class LlamaParser(ToolCallParser):
         if scan.at(_TAG, start):
             return self._read_tagged(scan, start)
         first = scan.follows_call(start)
-        if not _names_tool(scan, start) or not (first or _begins_line(scan.text, start)):
+        if not _names_tool(scan, start) or not (first or scan.begins_line(start)):
             return _skip_value(scan, start)
         try:
             call = read_json_call(scan.text, start)
@@ -88,15 +87,6 @@ class LlamaParser(ToolCallParser):
 def _names_tool(scan: Scan, position: int) -> bool:
     named = _NAMED.match(scan.text, position)
     return named is not None and scan.tools.knows(named["name"])
-
-
-def _begins_line(text: str, position: int) -> bool:
-    """Whether only blanks stand before ``position`` in its line, and no fence opens above it."""
-    line = text.rfind("\n", 0, position) + 1
-    if text[line:position].strip():
-        return False
-    above = text.rfind("\n", 0, max(line - 1, 0)) + 1
-    return not text.startswith(_FENCE, above)
 
 
 def _skip_value(scan: Scan, start: int) -> int:

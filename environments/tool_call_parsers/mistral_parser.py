@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from environments.tool_call_parsers.base import CallStatus, Scan, Thinking, ToolCallParser
-from environments.tool_call_parsers.json_calls import JSONCall, NotACall, read_arguments, read_json_call
+from environments.tool_call_parsers.json_calls import NotACall, read_arguments, read_json_call
 from environments.tool_call_parsers.json_scan import skip_balanced, skip_blanks
 
 _CALLS, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -57,7 +57,7 @@ class MistralParser(ToolCallParser):
                 call = read_json_call(scan.text, position)
             except NotACall as problem:
                 return _refuse_rest(scan, start, problem)
-            _accept(scan, start, call.end, call)
+            scan.accept(start, call.end, call.name, call.arguments, call.values, call.id)
             start = call.end
             position = skip_blanks(scan.text, start)
         return start
@@ -65,11 +65,8 @@ class MistralParser(ToolCallParser):
     def _read_list(self, scan: Scan, start: int, position: int) -> int:
         text = scan.text
         begin, position = start, skip_blanks(text, position + 1)
-        while True:
-            if text.startswith("]", position):
-                if begin > start:
-                    scan.drop(begin, position + 1)
-                return position + 1
+        accepted = False
+        while not text.startswith("]", position):
             try:
                 call = read_json_call(text, position)
             except NotACall as problem:
@@ -77,16 +74,26 @@ class MistralParser(ToolCallParser):
                 if end is None:
                     return _refuse_rest(scan, begin, problem)
                 scan.reject(begin, end, problem.status, problem.problem, problem.name)
-                begin = end
+                accepted = False
             else:
-                begin = _accept(scan, begin, call.end, call)
-            position = skip_blanks(text, begin)
+                end = call.end
+                scan.accept(begin, end, call.name, call.arguments, call.values, call.id)
+                accepted = True
+            position = skip_blanks(text, end)
+            if not text.startswith((",", "]"), position):
+                return end  # the list is not closed; the calls in it are whole
+            begin = end
             if text.startswith(",", position):
-                scan.drop(begin, position + 1)
-                begin = position + 1
-                position = skip_blanks(text, begin)
-            elif not text.startswith("]", position):
-                return begin  # the list is not closed; the calls in it are whole
+                position = skip_blanks(text, position + 1)
+                begin = _drop_if(scan, accepted, end, position)
+        return _drop_if(scan, accepted, begin, position + 1)
+
+
+def _drop_if(scan: Scan, accepted: bool, start: int, end: int) -> int:
+    """What stands between calls of a list belongs to a broken one before it, if there is one."""
+    if accepted:
+        scan.drop(start, end)
+    return end
 
 
 def _end_of_element(scan: Scan, position: int) -> int | None:
@@ -98,14 +105,10 @@ def _end_of_element(scan: Scan, position: int) -> int | None:
     return end
 
 
-def _accept(scan: Scan, start: int, end: int, call: JSONCall) -> int:
-    scan.accept(start, end, call.name, call.arguments, call.values, call.id)
-    return end
-
-
 def _refuse_rest(scan: Scan, start: int, problem: NotACall) -> int:
     """Report what is no call up to the next opening that is surely none of its text."""
-    following = scan.find(_CALLS, max(problem.reach, problem.resume))
+    # The bracket of an opening reads like a list: JSON breaks one character behind it.
+    following = scan.find(_CALLS, max(problem.reach - 1, problem.resume))
     end = following if following >= 0 else len(scan.text)
     status = CallStatus.TRUNCATED if problem.ended else problem.status
     scan.reject(start, end, status, problem.problem, problem.name)

@@ -45,6 +45,8 @@ class Qwen3CoderParser(ToolCallParser):
         position = skip_blanks(scan.text, start + len(self.tag_open)) if inside else start
         if not scan.text.startswith(_FUNCTION, position):
             return self._no_function(scan, start, position)
+        if not inside and not scan.begins_line(start) and not scan.follows_call(start):
+            return start + len(_FUNCTION)  # an example in a sentence
         while True:
             try:
                 call = read_tagged_call(scan, position, self.grammar)

@@ -11,6 +11,7 @@ from environments.tool_call_parsers.calls import Function, ToolCall, new_call_id
 from environments.tool_call_parsers.result import CallAttempt, CallStatus, ParseResult
 from environments.tool_call_parsers.schema import ToolSchemas
 
+_FENCE = "```"
 _NOT_BLANK = re.compile(r"\S")
 
 
@@ -114,6 +115,10 @@ class Scan:
         self._reported = end
         self._closed = closed
 
+    def ends_frame(self, position: int) -> bool:
+        """Whether only blanks stand between ``position`` and a call that was accepted."""
+        return bool(self._attempts) and self._attempts[-1].runnable and self.follows_call(position)
+
     def follows_call(self, position: int) -> bool:
         """Whether only blanks stand between ``position`` and what was reported last, or the beginning of
         the text."""
@@ -121,6 +126,15 @@ class Scan:
             match = _NOT_BLANK.search(self.text, self._reported)
             self._first = (self._reported, match.start() if match else len(self.text))
         return self._reported <= position <= self._first[1]
+
+    def begins_line(self, position: int) -> bool:
+        """Whether only blanks stand before ``position`` in its line, and no fence opens right above."""
+        text, line = self.text, position
+        while line > 0 and text[line - 1] in " \t":
+            line -= 1
+        if line == 0:
+            return True
+        return text[line - 1] == "\n" and not text.startswith(_FENCE, text.rfind("\n", 0, line - 1) + 1)
 
     @property
     def accepted(self) -> int:

@@ -50,7 +50,7 @@ class CompiledGrammar:
         self.grammar = grammar
         call_close, block_close = re.escape(grammar.call_close), re.escape(grammar.block_close)
         after_value = [_unnamed(grammar.parameter), call_close]
-        after_call = [_unnamed(grammar.call), r"\Z"]
+        after_call = [_unnamed(grammar.call)]
         if grammar.block_close:
             after_value.append(block_close)
             after_call += [block_close, re.escape(grammar.block_open)]
@@ -87,9 +87,9 @@ class TagIndex:
                 continue
             kind = match.lastgroup or ""
             self._starts.append(match.start())
-            self._kinds.append(
-                "call_end" if kind == "last" else f"inner_{kind}" if kind == "call_end" else kind
-            )
+            # Only a line of its own shows that a closing tag was forgotten before the end of the call.
+            last = kind == "call_end" and match["last"] is not None and grammar.grammar.newline
+            self._kinds.append("inner_call_end" if kind == "call_end" and not last else kind)
         count = len(self._starts)
         # For a scan that begins at token i outside any nested call: the token that ends the value, and
         # the next token that ends a call. ``count`` stands for none.
@@ -184,8 +184,13 @@ def _value_bounds(
         expected = key in known if known is not None else scan.text[opening - 1] == "\n"
         if expected and key not in given:
             return opening, opening  # the closing tag was forgotten
-    closed = scan.text.startswith(grammar.grammar.parameter_close, end)
-    return end, end + len(grammar.grammar.parameter_close) if closed else end
+    tag = grammar.grammar.parameter_close
+    if scan.text.startswith(tag, end):
+        return end, end + len(tag)
+    if scan.text.find(tag, start, end) >= 0:
+        problem = "something stands between a value and the end of the call"
+        raise NotACall(CallStatus.MALFORMED, problem, name=name, resume=end, reach=end)
+    return end, end
 
 
 def _trimmed(value: str, newline: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-calls = st.tuples(st.text(min_size=1), st.dictionaries(st.text(), json_values, max_size=3))
+calls = st.tuples(st.text(min_size=1).filter(str.strip), st.dictionaries(st.text(), json_values, max_size=3))
 
 
 def block(name: str, arguments: object) -> str:
@@ -119,28 +118,37 @@ def test_ids_differ() -> None:
     assert tool_calls[0].id != tool_calls[1].id
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "<tool_call>\n{",
-        '<tool_call>{"name": f" ',
-        '<tool_call>{"a":{',
-        '<tool_call>{"a":["\\"',
-        "<tool_call>x</tool_call>",
-        "<tool_call>" + "[" * 50,
-        "</tool_call>",
-    ],
-)
-def test_time_grows_with_the_length_of_the_text(piece: str) -> None:
-    def seconds(repeats: int) -> float:
-        text = piece * repeats
-        started = time.process_time()
-        PARSER.parse(text)
-        return time.process_time() - started
+def test_several_objects_in_one_block() -> None:
+    first, second = '{"name": "a", "arguments": {"x": 1}}', '{"name": "b", "arguments": {}}'
+    assert found(f"<tool_call>\n{first}\n{second}\n</tool_call>") == [("a", {"x": 1}), ("b", {})]
+    parsed = PARSER.parse(f"<tool_call>\n{first}\n{{broken\n</tool_call>")
+    assert len(parsed.tool_calls or []) == len(parsed.problems) == 1
 
-    seconds(100)
-    # Quadratic work would take 64 times as long; the bound leaves room for a busy machine.
-    assert seconds(16_000) < 24 * max(seconds(2_000), 0.005)
+
+def test_a_tag_written_twice() -> None:
+    parsed = PARSER.parse('<tool_call><tool_call>{"name": "a", "arguments": {}}</tool_call></tool_call>')
+    assert [call.function.name for call in parsed.tool_calls or []] == ["a"]
+    assert parsed.problems == []
+
+
+@pytest.mark.parametrize("text", ["the <tool_call> tag opens a call", "<tool_call> and then, well, nothing"])
+def test_a_tag_in_a_sentence_is_no_attempt(text: str) -> None:
+    parsed = PARSER.parse(text)
+    assert (parsed.content, parsed.attempts) == (text, [])
+
+
+def test_a_call_inside_a_broken_one_is_not_run() -> None:
+    inner = '<tool_call>{"name": "rm", "arguments": {}}</tool_call>'
+    text = f'<tool_call>{{"name": "write", "arguments": {{"content": "{inner}"}}}}</tool_call>'
+    parsed = PARSER.parse(f"{text} {block('good', {})}")
+    assert [call.function.name for call in parsed.tool_calls or []] == ["good"]
+    assert PARSER.parse(text[: text.index("</tool_call>") + len("</tool_call>")]).tool_calls is None
+
+
+def test_stop_tokens_at_the_end_are_no_content() -> None:
+    parsed = PARSER.parse(f"So. {block('a', {})}<|im_end|>")
+    assert parsed.content == "So."
+    assert PARSER.parse("Done.<|im_end|>").content == "Done."
 
 
 def test_a_value_longer_than_the_first_look_is_read_whole() -> None:
