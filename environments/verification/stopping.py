@@ -35,6 +35,8 @@ async def stop(sandbox: Sandbox, keep: Keep) -> Stopped:
         await sandbox.kill_all()
         return Stopped(note=f"services cannot be told apart with {sandbox.info.isolation} isolation")
     table = await _look(sandbox)
+    if table.own and not table.living():
+        return Stopped()
     served = table.served_by() if keep == "listeners" else set()
     if not served:
         killed = _named(table, table.living())
@@ -50,6 +52,8 @@ async def _stop_others(sandbox: Sandbox, table: ProcessTable) -> Stopped:
             break
         await _signal(sandbox, "STOP", doomed - table.stopped)
         table = await _look(sandbox)
+    if table.own and not table.living():
+        return Stopped()
     served = table.served_by()
     doomed = table.living() - served
     await _signal(sandbox, "KILL", doomed)
