@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from environments.errors import ConfigError, MissingExtra
+from environments.errors import ConfigError, HermesError, MissingExtra
+from environments.exports.formats import chat_messages
 
 JSON = dict[str, Any]
 Counter = Callable[[Sequence[JSON], Sequence[JSON]], int]
@@ -19,6 +20,10 @@ BYTES_PER_TOKEN = 3
 
 PER_MESSAGE = 8
 """Tokens of the marks around a message."""
+
+
+class Unrenderable(HermesError):
+    """The chat template refuses a conversation."""
 
 
 def estimate(messages: Sequence[JSON], tools: Sequence[JSON]) -> int:
@@ -36,7 +41,7 @@ def _words(message: JSON) -> JSON:
 def with_tokenizer(name: str) -> Counter:
     """A counter that renders with the chat template of a tokenizer: a directory, or a name on the hub.
 
-    Raises ``MissingExtra`` and ``ConfigError``.
+    Raises ``MissingExtra`` and ``ConfigError``; what it returns raises ``Unrenderable``.
     """
     try:
         transformers: Any = importlib.import_module("transformers")
@@ -51,7 +56,11 @@ def with_tokenizer(name: str) -> Counter:
         raise ConfigError(f"--tokenizer {name}: it has no chat template to count a conversation with")
 
     def count(messages: Sequence[JSON], tools: Sequence[JSON]) -> int:
-        text = tokenizer.apply_chat_template(list(messages), tools=list(tools) or None, tokenize=False)
+        rows = chat_messages(messages)
+        try:
+            text = tokenizer.apply_chat_template(rows, tools=list(tools) or None, tokenize=False)
+        except Exception as error:
+            raise Unrenderable(str(error)) from error
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     return count

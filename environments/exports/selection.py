@@ -10,6 +10,7 @@ from typing import Any
 from environments.exports.candidates import Candidate
 from environments.exports.compression import compress
 from environments.exports.counting import Counter as TokenCounter
+from environments.exports.counting import Unrenderable
 from environments.exports.messages import trimmed, without_ids
 
 JSON = dict[str, Any]
@@ -109,7 +110,11 @@ class Selection:
         if limit is None:
             return candidate
         tools = candidate.tools or []
-        result = compress(candidate.messages, limit, lambda messages: self.count_tokens(messages, tools))
+        try:
+            result = compress(candidate.messages, limit, lambda messages: self.count_tokens(messages, tools))
+        except Unrenderable as error:
+            self.left_out[f"refused by the chat template ({error})"] += 1
+            return None
         if result is None:
             self.left_out["too long"] += 1
             return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.errors import ConfigError
 from environments.exports.candidates import Candidate
 from environments.exports.compression import compress
-from environments.exports.counting import estimate
+from environments.exports.counting import estimate, with_tokenizer
 from environments.exports.formats import chat_dpo, chat_sft, sharegpt_dpo, sharegpt_sft
 from environments.exports.selection import Selection, Wish, common_prompt
 from tests.exports.conversations import TOOLS, conversation
@@ -179,3 +182,32 @@ def test_the_note_says_what_was_done() -> None:
     assert result is not None
     note = result[0][4]["content"]
     assert '- terminal {"command":"step 1"} -> {"output": "result of step 1"}' in note
+
+
+def test_tokens_are_counted_with_a_chat_template(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"?": 0, "ls": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?")
+    fast.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="no chat template"):
+        with_tokenizer(str(tmp_path))
+    fast.chat_template = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{{ tools | length }}"
+    )
+    fast.save_pretrained(tmp_path)
+    messages = [{"role": "user", "content": "a b c"}, {"role": "assistant", "content": "d"}]
+    assert with_tokenizer(str(tmp_path))(messages, TOOLS) == 7
+    fast.chat_template = "{{ raise_exception('roles must alternate') }}"
+    fast.save_pretrained(tmp_path)
+    selection = Selection(Wish(max_tokens=9), with_tokenizer(str(tmp_path)))
+    assert selection.for_tuning([candidate(1.0)]) == []
+    assert list(selection.left_out) == ["refused by the chat template (roles must alternate)"]
+
+
+def test_a_tokenizer_that_is_not_there_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ConfigError, match="--tokenizer"):
+        with_tokenizer(str(tmp_path / "nothing"))
