@@ -18,6 +18,18 @@ from environments.sandboxes.hosted.input import InputPipe
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
+_MOST_UNDER_WAY = 3
+"""Parts of a command's input that are sent and not yet taken."""
+
+
+async def first_of(*events: asyncio.Event, timeout: float | None = None) -> None:
+    """Wait until one of them is set, or the time is over."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 class Terminal:
@@ -98,7 +110,12 @@ class Command:
             2: MarkedStream(mark, lambda data: receive(2, data)),
         }
 
+        self._under_way = 1  # the program itself
+        self._taken = asyncio.Event()
+
         async def send(data: bytes) -> None:
+            await self._room(terminal)
+            self._under_way += 1
             await terminal.send(b"%d\n%s" % (len(data), data))
 
         async def end() -> None:
@@ -111,6 +128,17 @@ class Command:
         """Its exit code once both streams have told it."""
         codes = [stream.code for stream in self.streams.values()]
         return None if None in codes else codes[0]
+
+    def part_taken(self) -> None:
+        """The driver has passed a part of the input on."""
+        self._under_way -= 1
+        self._taken.set()
+
+    async def _room(self, terminal: Terminal) -> None:
+        """Wait until little is under way: the connection's own pings would wait behind all of it."""
+        while self._under_way >= _MOST_UNDER_WAY and not terminal.ended.is_set():
+            self._taken.clear()
+            await first_of(self._taken, terminal.ended)
 
     def feed(self, stream: int, data: bytes) -> None:
         """Take output."""
@@ -190,12 +218,7 @@ class Connection:
         await self._on_settled(self, settled)
 
     async def _becomes_ready(self) -> bool:
-        waiting = [asyncio.ensure_future(event.wait()) for event in (self._ready, self.ended)]
-        try:
-            await asyncio.wait(waiting, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
+        await first_of(self._ready, self.ended, timeout=_PATIENCE)
         return self._ready.is_set()
 
     def _receive(self, data: bytes) -> None:
@@ -208,5 +231,8 @@ class Connection:
     def _frame(self, number: int, data: bytes) -> None:
         if not data:
             self._ready.set()
+        elif number == 0:
+            if self._command is not None:
+                self._command.part_taken()
         elif self._command is not None and number == self._command.number:
             self._command.feed(2, data)

@@ -10,8 +10,9 @@ _VARIABLE = "HERMES_TERMINAL"
 # then 0; then "ok" once we have seen its end. The first part of its input is the program itself.
 #
 # Output is the command's stdout as it is, in which two things stand out by the token: frames, by the
-# byte 035, each written by one call and so never mixed with other output, which hold its stderr, or say
-# with no content that the driver is ready; and at the end of both streams the mark, by the byte 036.
+# byte 035, each written by one call and so never mixed with other output, which hold its stderr, say
+# with no content that the driver is ready, or with number 0 that a part of the input was taken; and at
+# the end of both streams the mark, by the byte 036.
 #
 # A command may remove the driver's files: while it runs the driver needs only what it holds open.
 #
@@ -43,6 +44,7 @@ feed() {
   exec 5>"$d/in$1"
   while read -r n && [ "$n" -gt 0 ]; do
     head -c "$n" | { cat >&5; cat >/dev/null; }
+    printf '\035%s 0 1\n.' "$token"
   done
 }
 runs() {
