@@ -203,6 +203,7 @@ class _Conversation:
                 continue
             if ending is None and calls:
                 await self._run_calls(calls)
+                self._explain_malformed(choice.message.malformed_calls)
                 if self._repeats(calls):
                     return Ending.REPEATED_CALLS
                 continue
@@ -313,11 +314,21 @@ class _Conversation:
             )
 
     def _explain_malformed(self, problems: Sequence[str]) -> None:
-        """The model began a call in its text and did not finish it well: no call, but no end either."""
+        """Tell the model of calls that it began in its text and did not finish well.
+
+        Beside calls that ran, it stands behind the last result: one more message of the user would be a
+        turn of its own, for which chat templates rewrite the history.
+        """
+        if not problems:
+            return
         for problem in problems:
             self.result.tool_errors.append(ToolError(self.result.turns_used, "", "", problem, ""))
         text = "A tool call in your message could not be read: " + "; ".join(problems) + ". Write it again."
-        self.result.messages.append({"role": "user", "content": text})
+        messages = self.result.messages
+        if messages[-1].get("role") == "tool":
+            messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{text}"}
+        else:
+            messages.append({"role": "user", "content": text})
 
     def _repeats(self, calls: list[ToolCall]) -> bool:
         if self.loop.repeated_calls_limit is None:

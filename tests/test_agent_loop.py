@@ -287,3 +287,13 @@ def test_a_call_begun_in_the_text_and_not_finished_is_explained() -> None:
     assert "could not be read" in result.messages[2]["content"]
     assert len(result.tool_errors) == 1
     assert result.ending is Ending.STOPPED
+
+
+def test_a_broken_call_beside_a_good_one_is_explained_behind_the_result() -> None:
+    mixed = says("<tool_call>{", call(), malformed_calls=["the JSON ends after 1 character"])
+    result = run(Script(mixed, says("done")))
+    assert [m["role"] for m in result.messages] == ["user", "assistant", "tool", "assistant"]
+    content = result.messages[2]["content"]
+    assert "hi" in content
+    assert "the JSON ends after 1 character" in content
+    assert len(result.tool_errors) == 1
