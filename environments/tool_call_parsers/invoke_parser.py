@@ -68,9 +68,9 @@ class BlockParser(ToolCallParser):
         if block.grammar.call.match(scan.text, following):
             return following
         following, close = scan.find(block.call_open, position), scan.find(block.closing, position)
-        if 0 <= following < close and block.grammar.call.match(scan.text, following):
-            return following
-        return -1
+        if not 0 <= following < close or 0 <= scan.find(block.opening, position) < close:
+            return -1  # text stands before it, and nothing shows yet that it is in this block
+        return following if block.grammar.call.match(scan.text, following) else -1
 
     def _no_call(self, scan: Scan, block: Block, start: int, position: int) -> int:
         """A block without a call; its tag may be a word in a sentence."""
