@@ -67,7 +67,9 @@ async def verify(
     started = time.time()
     graded = await _grade(task, step, job, room, sandbox, fresh)
     evidence = [_evidence(graded, job)]
+    survivors: list[str] = []
     if graded.score is None:
+        survivors = graded.stopped.kept
         job = _without_services(job)
         graded = await _grade(task, step, job, room, sandbox, fresh)
         evidence.append(_evidence(graded, job))
@@ -76,7 +78,19 @@ async def verify(
     verdict.started_at, verdict.duration = started, time.time() - started
     if graded.score is None:
         await _whose_fault(verdict, graded, untouched)
+    elif survivors and graded.score.value > 0:
+        _contest(verdict, survivors)
     return verdict
+
+
+def _contest(verdict: Verdict, survivors: list[str]) -> None:
+    """What ran beside the tests at the first try kept them from a verdict, and may have read them and
+    prepared the second: no proof of work."""
+    verdict.explanation = (
+        f"{verdict.explanation} says {verdict.reward:g}, but only after {', '.join(survivors[:5])} had run "
+        "beside tests that came to no end"
+    )
+    verdict.reward, verdict.passed, verdict.contested = 0.0, False, True
 
 
 async def _whose_fault(verdict: Verdict, graded: Graded, untouched: Untouched | None) -> None:

@@ -167,8 +167,8 @@ def test_no_verdict_is_an_error_unless_the_agent_broke_the_tests(tmp_path: Path,
     assert (verdict.reward, verdict.passed) == (0.0, False) and "no agent has touched" in verdict.explanation
 
 
-def test_what_listens_cannot_stand_in_the_way_of_a_verdict(tmp_path: Path) -> None:
-    """A survivor that removes the reward is gone at the second try."""
+def test_what_listens_and_stands_in_the_way_of_a_verdict_is_contested(tmp_path: Path) -> None:
+    """It is gone at the second try, but had time to read the tests at the first."""
     survivor = (
         "import os, socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 8124)); s.listen()\n"
         "while True:\n    try: os.unlink('/logs/verifier/reward.txt')\n    except OSError: pass\n"
@@ -177,7 +177,7 @@ def test_what_listens_cannot_stand_in_the_way_of_a_verdict(tmp_path: Path) -> No
     script = f"cat > /tmp/s.py <<'P'\n{survivor}P\n{start} ; sleep 1; {SOLVED}"
     slow = CHECK + "sleep 0.5\n"
     verdict = graded(a_task(tmp_path, slow), script)
-    assert verdict.reward == 1.0 and verdict.evidence["keep"] == "none"
+    assert (verdict.reward, verdict.contested, verdict.evidence["keep"]) == (0.0, True, "none")
 
 
 def test_tests_have_a_time_of_their_own(tmp_path: Path) -> None:
