@@ -7,11 +7,13 @@ start removes what is no longer locked.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from environments.sandboxes.local.inside.directories import remove_tree
 
 _LOCK = "lock"
 _DEAD = ".dead-"
+_PATIENCE = 20.0
 
 
 class RunDirectory:
@@ -75,7 +78,8 @@ def sandbox_directories() -> list[tuple[Path, bool]]:
     for run in sorted(_base().iterdir()):
         if run.is_dir() and not run.is_symlink():
             alive = not run.name.startswith(_DEAD) and is_locked(run / _LOCK)
-            found += [(path, alive) for path in sorted(run.iterdir()) if path.is_dir()]
+            paths = [path for path in sorted(run.iterdir()) if not path.name.startswith(".")]
+            found += [(path, alive) for path in paths if path.is_dir()]
     return found
 
 
@@ -141,13 +145,20 @@ def is_locked(path: Path) -> bool:
 def _remove_run(path: Path) -> None:
     """Remove a run's directory and the control groups of its sandboxes.
 
-    What a sandbox of a dead guardian still runs is in its groups, and killed with them. Where
-    something cannot be removed now, the next start tries again.
+    What a sandbox of a dead guardian still runs is in its groups, and killed with them. The guardians
+    of a run that has just died are at the same work: it is tried again until one of us is done. Where
+    something cannot be removed at all, the next start tries again.
     """
-    try:
-        for file in path.glob("*/cgroups"):
-            if [group for group in file.read_text().splitlines() if not remove_group(group)]:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            groups = [group for file in path.glob("*/cgroups") for group in file.read_text().splitlines()]
+            if all(map(remove_group, groups)):
+                remove_tree(str(path))
                 return
-        remove_tree(str(path))
-    except OSError:  # left for the next start, as documented
-        return
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY):
+                return
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)

@@ -171,8 +171,9 @@ def test_nothing_is_left_of_a_killed_run_once_the_next_has_started(world: RealWo
 def traces_of(run_id: str) -> list[str]:
     """Mounts, directories, control groups and processes of this machine that bear a run's name."""
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if run_id in line]
-    roots = [Path(tempfile.gettempdir()).glob("hermes-*/*"), Path("/sys/fs/cgroup").glob("**/*")]
-    paths = [str(path) for root in roots for path in root if run_id in path.name]
+    paths = [str(path) for path in Path(tempfile.gettempdir()).glob("hermes-*/*") if run_id in path.name]
+    for directory, names, _ in os.walk("/sys/fs/cgroup"):  # which passes over what goes meanwhile
+        paths += [f"{directory}/{name}" for name in names if run_id in name]
     commands = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True, check=True)
     processes = [line for line in commands.stdout.splitlines() if run_id in line and " Z" not in line]
     return mounts + paths + processes
