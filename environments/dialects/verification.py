@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Literal
 
 from environments.dialects.base import MustFork, Rendered
@@ -55,10 +54,18 @@ def verified(dialect: TemplateDialect, name: str) -> TemplateDialect:
     dialect = replace(dialect, stop_token_ids=_stops(dialect, name))
     try:
         _check_encoding(dialect)
-        _check_bridge(dialect, [_QUESTION, _ANSWER, _FOLLOW_UP], tools=None, may_fork=True)
+        _check_conversation(dialect)
     except (BadRequest, _Fault) as fault:
         raise ConfigError(f"tokenizer {name!r} cannot give exact tokens: {fault}") from None
     return replace(dialect, tools_problem=_tools_problem(dialect))
+
+
+def _check_conversation(dialect: TemplateDialect) -> None:
+    messages = [_QUESTION, _ANSWER, _FOLLOW_UP]
+    try:
+        _check_bridge(dialect, messages, tools=None, may_fork=True)
+    except TemplateRefusal:  # some templates are for conversations with tools only
+        _check_bridge(dialect, messages, tools=[_TOOL], may_fork=True)
 
 
 def _tools_problem(dialect: TemplateDialect) -> str | None:
@@ -84,8 +91,7 @@ def _style(dialect: TemplateDialect) -> Style:
         attempt = replace(style, thinking="field", thinking_field=name)
         reply: dict[str, Any] = {"role": "assistant", "content": "Yes."}
         set_thinking(reply, PLACE, attempt)
-        text = _try(dialect, [dict(_QUESTION), reply])
-        if text is not None and PLACE in text:
+        if PLACE in _try_plain(dialect, reply):
             style = attempt
             break
     return _style_of_calls(dialect, style)
@@ -98,7 +104,7 @@ def _style_of_calls(dialect: TemplateDialect, style: Style) -> Style:
     found: list[tuple[int, Style]] = []
     for form, content in itertools.product(forms, contents):
         attempt = replace(style, arguments=form, empty_content=content)
-        text = _try(dialect, _marked_call(dialect, attempt))
+        text = _try(dialect, _marked_call(dialect, attempt), tools=True)
         if text is not None and PLACE in text:
             found.append((text.count("None"), attempt))
     if not found:
@@ -106,7 +112,7 @@ def _style_of_calls(dialect: TemplateDialect, style: Style) -> Style:
     best = min(found, key=lambda entry: entry[0])[1]
     beside = _marked_call(dialect, best)
     beside[1]["content"] = "Let me see."
-    text = _try(dialect, beside)
+    text = _try(dialect, beside, tools=True)
     return replace(best, text_beside_calls=text is not None and PLACE in text)
 
 
@@ -116,19 +122,26 @@ def _marked_call(dialect: TemplateDialect, style: Style) -> list[dict[str, Any]]
     return prepared
 
 
-def _try(dialect: TemplateDialect, prepared: list[dict[str, Any]]) -> str | None:
+def _try(dialect: TemplateDialect, prepared: list[dict[str, Any]], *, tools: bool) -> str | None:
+    """The conversation as text, None where the template refuses it."""
     try:
-        return dialect.writer([_TOOL])(prepared, False)
+        return dialect.writer([_TOOL] if tools else None)(prepared, False)
     except TemplateRefusal:
         return None
+
+
+def _try_plain(dialect: TemplateDialect, reply: dict[str, Any]) -> str:
+    """An answer to a question as text, empty where the template refuses it."""
+    prepared = [dict(_QUESTION), reply]
+    return _try(dialect, prepared, tools=False) or _try(dialect, prepared, tools=True) or ""
 
 
 def _stops(dialect: TemplateDialect, name: str) -> tuple[int, ...]:
     """The configured stop tokens, the family's, and what the template ends a turn with."""
     stops = list(dialect.stop_token_ids)
     stops += [n for text in dialect.family.stops if (n := dialect.tokenizer.token_to_id(text)) is not None]
-    text = _try(dialect, [dict(_QUESTION), {"role": "assistant", "content": PLACE}])
-    if text is None or PLACE not in text:
+    text = _try_plain(dialect, {"role": "assistant", "content": PLACE})
+    if PLACE not in text:
         raise ConfigError(f"tokenizer {name!r}: the chat template does not write a plain answer")
     after = text[text.rindex(PLACE) + 1 :]
     for start, _, control in dialect.tokenizer.find_controls(after)[:1]:
@@ -146,9 +159,7 @@ def _ids(dialect: TemplateDialect, texts: tuple[str, ...]) -> set[int | None]:
 
 def _check_encoding(dialect: TemplateDialect) -> None:
     prepared = dialect.prepare([_QUESTION, _ANSWER, _FOLLOW_UP])
-    text = dialect.template.render(
-        prepared, None, generation=True, options=dialect.options, now=datetime.now()
-    )
+    text = _try(dialect, prepared, tools=False) or _try(dialect, prepared, tools=True) or ""
     if dialect.tokenizer.encode(text) != dialect.tokenizer.encode_like_everybody(text):
         raise _Fault("its text cannot be encoded piece by piece without other tokens coming out")
 
