@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import random
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -20,9 +21,11 @@ from dialects.exactness import (
     hostile_text,
     random_conversation,
 )
+from dialects.small_tokenizer import write_tokenizer
 
 from environments.dialects import load_dialect
 from environments.dialects.template_dialect import TemplateDialect
+from environments.errors import BadRequest, ConfigError
 
 TOKENIZERS = os.environ.get("HERMES_TEST_TOKENIZERS", "")
 FAMILIES = (
@@ -46,6 +49,27 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(not FAMILIES, reason="HERMES_TEST_TOKENIZERS names no directory of tokenizers"),
 ]
+
+
+TEMPLATES = sorted(Path(TOKENIZERS).glob("templates/*.jinja"))[::6] if TOKENIZERS else []
+LITERALS = re.compile(
+    r"<\|[^|<>\s'\"]+\|>|<｜[^｜<>]+｜>|\[/?[A-Z_]+\]|<\|[a-z_]+>|<[a-z_]+\|>|<(?:start|end)_of_[a-z_]+>"
+    r"|</?(?:s|think|tool_call|tool_response|arg_key|arg_value)>"
+)
+"""What the control tokens of most vocabularies look like."""
+
+ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|return|>", "<|end|>"),
+    "<｜end▁of▁sentence｜>",
+)
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<end_of_turn>",
+    "<｜end▁of▁sentence｜>",
+    "<turn|>",
+    "<|return|>",
+    "<|end|>",
+)
 
 
 @functools.cache
@@ -108,3 +132,21 @@ def test_content_never_becomes_a_control_token(family):
             ids = dialect.render(conversation(text), None).ids
             assert controls_in(dialect, ids) == harmless, text
             assert as_encoded(text.strip()) in as_encoded(dialect.tokenizer.decode(ids))
+
+
+def test_any_published_template_is_exact_or_refused_with_a_reason(tmp_path):
+    exact = 0
+    for file in TEMPLATES:
+        source = file.read_text(encoding="utf-8")
+        found = list(dict.fromkeys(LITERALS.findall(source)))
+        end = next((literal for literal in ENDS if literal in found), "</s>")
+        markers = [end, *(m for m in dict.fromkeys(["<s>", "</s>", *found]) if m != end)]
+        folder = write_tokenizer(tmp_path, source, markers)
+        try:
+            dialect = load_dialect(folder, tool_parser="hermes")
+            asyncio.run(random_conversation(dialect, random.Random(file.name), turns=4))
+        except (ConfigError, BadRequest) as refusal:
+            assert str(refusal), file.name
+        else:
+            exact += 1
+    assert exact > len(TEMPLATES) * 3 // 4
