@@ -59,16 +59,13 @@ LITERALS = re.compile(
 """What the control tokens of most vocabularies look like."""
 
 ENDS = (
-    *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|return|>", "<|end|>"),
-    "<｜end▁of▁sentence｜>",
-)
     "<|im_end|>",
     "<|eot_id|>",
     "<end_of_turn>",
-    "<｜end▁of▁sentence｜>",
     "<turn|>",
     "<|return|>",
     "<|end|>",
+    "<｜end▁of▁sentence｜>",
 )
 
 
