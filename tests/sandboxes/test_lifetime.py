@@ -12,7 +12,6 @@ from environments.sandboxes.base import SandboxSpec
 
 from .conftest import World
 
-
 LIFETIME = 8
 """Seconds; making a sandbox on a busy machine takes some of them."""
 
