@@ -13,6 +13,7 @@ _LONGEST_TOKEN = 16  # of what a cut can split besides strings: literals and esc
 
 
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"|[\[\]{}]|"')
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _LITERALS = ("true", "false", "null", "-")
 
 
@@ -140,6 +141,8 @@ def skip_balanced(text: str, position: int, limit: int) -> int | None:
 
 def strict_text(raw: str, value: Any) -> str:
     """``raw`` itself where every JSON reader takes it, else the value written anew."""
+    if not _CONTROL.search(raw):  # only control characters in strings were let pass
+        return raw
     try:
         json.loads(raw)
     except ValueError:
