@@ -43,6 +43,7 @@ SCRIPT = ROOT / "environments" / "terminal_test_env" / "terminal_test_env.py"
 BOOT = 900.0
 """Seconds for the server to start on a busy machine."""
 
+CONTEXT = 3072
 TOLERANCE = 1e-3
 
 
@@ -96,7 +97,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
     command = [
         *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"),
         *("--port", str(port), "--model", str(model), "--served-model-name", "small"),
-        *("--max-model-len", "3072", "--max-num-seqs", "8", "--enforce-eager", "--dtype", "float32"),
+        *("--max-model-len", str(CONTEXT), "--max-num-seqs", "8", "--enforce-eager", "--dtype", "float32"),
         *("--enable-scale-out", "--enable-prompt-tokens-details"),
     ]
     with log.open("wb") as output:
@@ -245,7 +246,7 @@ def _sample(vllm: VLLM, wire: Any, **options: Any) -> TokenReply:
         try:
             await manager.find_token_endpoint(manager.servers[0])
             if wire is not None:
-                manager.servers[0].token_endpoint = TokenEndpoint(wire, context_length=3072)
+                manager.servers[0].token_endpoint = TokenEndpoint(wire, context_length=10**6)
             call = {"stop_token_ids": [], "max_tokens": 8, "temperature": 0.0, **options}
             return await PooledSampler(manager, "train", {}).sample(
                 call.pop("prompt", [785, 6722, 315]), **call
@@ -280,11 +281,14 @@ def test_it_is_known_that_its_log_probabilities_are_raw(vllm: VLLM) -> None:
     assert list(asyncio.run(run()).values()) == [frozenset({"temperature"})]
 
 
-def test_a_full_context_is_told_before_and_by_the_server_alike(vllm: VLLM) -> None:
-    with pytest.raises(ContextOverflow):
-        _sample(vllm, None, prompt=[785] * 3072)
-    reply = _sample(vllm, None, prompt=[785] * 3066, max_tokens=None, ignore_eos=True)
-    assert len(reply.tokens) == 6 and reply.finish_reason == "length"
+def test_a_full_context_is_told_before_the_call_and_by_the_server_alike(vllm: VLLM) -> None:
+    (model,) = vllm.ask("/v1/models")["data"]
+    assert model["max_model_len"] == CONTEXT
+    with pytest.raises(ContextOverflow, match="leave no room"):
+        _sample(vllm, None, prompt=[785] * CONTEXT)
+    for wire in (VLLMGenerate(), VLLMCompletions()):  # where we do not know the context
+        with pytest.raises(ContextOverflow, match="HTTP 400"):
+            _sample(vllm, wire, prompt=[785] * (CONTEXT + 1))
 
 
 def test_a_new_policy_version_stands_at_the_tokens(vllm: VLLM) -> None:
