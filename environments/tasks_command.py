@@ -10,6 +10,7 @@ from environments.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from environments.harbor_task_env.validation import TaskReport, TaskValidation
+    from environments.run import RunReport
 
 USAGE = """\
 usage: hermes-env tasks check SOURCE [--split NAME] [--revision REVISION]
@@ -110,6 +111,11 @@ def _reporting() -> tuple[type[TaskValidation], list[TaskReport]]:
             finally:
                 run = self.active_run
                 collected.extend(self.reports(run.attempts if run is not None else []))
+
+        async def evaluate_manager(self) -> RunReport:
+            report = await super().evaluate_manager()
+            report.message = ""  # the table says it all
+            return report
 
     return Validation, collected
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from environments.config import HermesAgentEnvConfig
-from environments.errors import HermesError, VerifierError
+from environments.errors import HermesError, SandboxBroken, VerifierError
 from environments.sandboxes.base import Backend, Resources, SandboxSpec
 from environments.sandboxes.registry import create_backend
 from environments.sandboxes.transfer import upload_dir
@@ -87,6 +87,8 @@ async def one(backend: Backend, script: Path, task: Task, payload: Path) -> str:
             verdict = await verify(task, sandbox, untouched=untouched)
         except VerifierError as error:
             return f"verifier_error: {error}"
+        except SandboxBroken as error:
+            return f"0  as it broke the sandbox: {error}"
         except HermesError as error:
             return f"{type(error).__name__}: {error}"
         lines = str(verdict.evidence.get("output", "")).strip().splitlines()
