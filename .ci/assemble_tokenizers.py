@@ -252,6 +252,7 @@ def tokenizer_json(
     if split:
         steps.append({"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False})
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    highest = max(vocabulary.values())
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {
         "version": "1.0",
@@ -277,7 +278,8 @@ def tokenizer_json(
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": ignore_merges,
-            "vocab": dict(vocabulary),
+            # Control tokens among the others stand in the vocabulary too, or the library numbers them anew.
+            "vocab": dict(vocabulary) | {token: n for n, token in added.items() if n < highest},
             "merges": list(merges),
         },
     }

@@ -192,6 +192,7 @@ class ManagedSession(Session):
                 number=len(self._tree.turns) + 1,
                 parent=begun,
                 keys=position.keys[known:],
+                messages=position.messages,
                 context=request.context,
                 prompt=rendered.ids,
                 sampled=reply.tokens,

@@ -22,6 +22,8 @@ class Turn:
     number: int
     parent: Turn | None
     keys: list[Key]
+    messages: list[Message]
+    """The whole conversation that this is the reply to."""
     context: str
     prompt: list[int]
     sampled: list[int]
@@ -97,9 +99,15 @@ class TurnTree:
 
     def sequences(self) -> list[TokenSequence]:
         """One sequence per branch, in the order of their last turns. What was sampled before branches
-        part is trained in the first of them."""
+        part is trained in the first of them. Branches that were left have their own ``messages``."""
         trained: set[int] = set()
-        return [_sequence(leaf.path(), trained) for leaf in self.leaves()]
+        found = []
+        for leaf in self.leaves():
+            sequence = _sequence(leaf.path(), trained)
+            if leaf is not self.turns[-1]:
+                sequence.extra["messages"] = [*leaf.messages, leaf.reply]
+            found.append(sequence)
+        return found
 
     def leaves(self) -> Iterator[Turn]:
         """The last turn of every branch."""

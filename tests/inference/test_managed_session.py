@@ -156,6 +156,8 @@ def test_branches_train_what_they_share_once(dialect):
     assert [turn["turn"] for turn in second.extra["turns"]] == [1, 3]
     trained = [token for token in second.mask if token != MASKED]
     assert dialect.tokenizer.decode(trained) == "Well.<|im_end|>"
+    assert [m["content"] for m in first.extra["messages"]] == [USER["content"], "Yes.", "So?", "Well."]
+    assert "messages" not in second.extra, "the branch that is the conversation in the end has those"
 
 
 def test_other_tools_or_template_options_fork(thinking_dialect):

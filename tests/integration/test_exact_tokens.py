@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
 import random
 import re
-import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,26 +69,7 @@ ENDS = (
 @functools.cache
 def dialect_of(family: str) -> TemplateDialect:
     parser = PARSERS.get(family, "hermes")
-    with tempfile.TemporaryDirectory() as scratch:
-        return load_dialect(_whole(Path(TOKENIZERS) / family, Path(scratch)), tool_parser=parser)
-
-
-def _whole(folder: Path, scratch: Path) -> Path:
-    """The tokenizer's folder; a copy where its vocabulary lacks control tokens among the others.
-
-    Models' own files have them there. The library gives them other ids where they are not, so that
-    loading refuses such a file.
-    """
-    state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    vocabulary = state["model"]["vocab"]
-    highest = max(vocabulary.values())
-    lacking = {t["content"]: t["id"] for t in state["added_tokens"] if t["id"] < highest}
-    if not set(lacking) - set(vocabulary):
-        return folder
-    shutil.copytree(folder, scratch, dirs_exist_ok=True)
-    vocabulary.update(lacking)
-    (scratch / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
-    return scratch
+    return load_dialect(Path(TOKENIZERS) / family, tool_parser=parser)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
