@@ -74,7 +74,9 @@ class APIServerConfig(ServerBaseline):
         default=5, ge=0, description="New tries of a call after 408, 409, 429, 5xx or no answer."
     )
     reasoning_echo: bool | None = Field(
-        default=None, description="Send reasoning back with the history. Unset: as the provider wants it."
+        default=None,
+        description="Send reasoning back with the history. Unset: as the provider wants it; with exact "
+        "tokens, as the chat template does.",
     )
     parse_text_calls: bool | None = Field(
         default=None,

@@ -90,9 +90,13 @@ class TokenServers:
             from environments.dialects.loading import load_dialect
 
             name, guessed = self._tokenizer_name()
+            kept = any(config.reasoning_echo for config in self._manager.configs)
             try:
                 self._dialect = await asyncio.to_thread(
-                    load_dialect, name, tool_parser=self._tool_call_parser
+                    load_dialect,
+                    name,
+                    tool_parser=self._tool_call_parser,
+                    thinking="always" if kept else "template",
                 )
             except ConfigError as error:
                 hint = "; name the model's own with --openai.tokenizer_name" if guessed else ""
