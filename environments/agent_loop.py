@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from environments.context_policy import ContextChange, ContextKeeper, Policy
 from environments.errors import ContextOverflow, SandboxBroken
 from environments.records import Ending, Message, ToolCallRecord, Turn, Usage
+from environments.reply_reading import argument_text, ending_of_reply, message_of_reply, unused_id
 from environments.waiting import DeadlineReached, WaitingClock, deadline
 
 if TYPE_CHECKING:
     from environments.inference.types import ChatCompletion, Choice, ToolCall
     from environments.tools.toolbox import Toolbox
+
+_KEPT_ARGUMENT_CHARS = 2_000
+"""Of arguments and results in an error report; the conversation has them whole."""
 
 NextMessage = Callable[["AgentResult"], Awaitable[str | Message | None]]
 """A simulated user: the next user message, or None to end the conversation."""
@@ -280,10 +284,7 @@ class _Conversation:
         message = choice.message
         calls = list(message.tool_calls or [])
         for call in calls:
-            # Ids come from the model's server; a missing or repeated one would tie a result to a
-            # foreign call.
-            if not isinstance(call.id, str) or not call.id or call.id in self.used_ids:
-                call.id = f"call_{uuid.uuid4().hex[:24]}"
+            call.id = unused_id(call.id, self.used_ids)
             self.used_ids.add(call.id)
         self.result.reasoning_per_turn.append(message.reasoning)
         self.result.messages.append(message_of_reply(message.to_message()))
@@ -365,42 +366,3 @@ class _Conversation:
                             "content": json.dumps({"error": text}),
                         }
                     )
-
-
-_KEPT_ARGUMENT_CHARS = 2_000
-"""Of arguments and results in an error report; the conversation has them whole."""
-
-
-def ending_of_reply(choice: Choice, calls: Sequence[ToolCall]) -> Ending | None:
-    """How a reply ends the rollout by itself, None where it does not (calls, or a natural stop)."""
-    message = choice.message
-    if choice.finish_reason == "length":
-        return Ending.OUTPUT_LIMIT
-    if choice.finish_reason in ("content_filter", "refusal") or (message.refusal and not calls):
-        return Ending.REFUSED
-    if not calls and not has_text(message.content):
-        return Ending.EMPTY_REPLY
-    return None
-
-
-def has_text(content: Any) -> bool:
-    """Whether a message's content says anything."""
-    if isinstance(content, list):
-        return any(has_text(part.get("text")) for part in content if isinstance(part, dict))
-    return isinstance(content, str) and bool(content.strip())
-
-
-def message_of_reply(message: Message) -> Message:
-    """The reply as it goes into the conversation: arguments of every call are text, as the API has it."""
-    for call in message.get("tool_calls") or []:
-        function = call["function"]
-        function["arguments"] = argument_text(function.get("arguments"))
-        function["name"] = str(function.get("name") or "")
-    return message
-
-
-def argument_text(arguments: Any) -> str:
-    """Arguments as text: what the model wrote, or the JSON of what its server made of it."""
-    if isinstance(arguments, str):
-        return arguments
-    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)

@@ -188,6 +188,13 @@ def test_a_malformed_call_never_repeats_the_result_of_another_one() -> None:
     assert "error" in bad
 
 
+def test_a_repeated_id_that_names_its_tool_goes_on_naming_it() -> None:
+    named = "functions.echo:0"
+    result = run(Script(says(None, call(id=named), call(id=named)), says(None, call(id=named)), says("end")))
+    answered = [m["tool_call_id"] for m in result.messages if m["role"] == "tool"]
+    assert answered == ["functions.echo:0", "functions.echo:1", "functions.echo:2"]
+
+
 def test_repeated_and_missing_ids_are_told_apart() -> None:
     server = Script(
         says(None, call(id="x"), call(id="x"), call(id="")), says(None, call(id="x")), says("end")
