@@ -27,7 +27,8 @@ _DEATH_NEWS = 0.1
 _TIMED_OUT = 124
 _NUMBERED = 'echo "$$" >&2\n'
 _KILL_TRIES = 3
-_GONE_PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_GONE_PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
+"""Seconds. What is not gone after them is taken for the agent's doing, so a busy host gets its time."""
 _KILLED = 128 + signal.SIGKILL
 
 
