@@ -78,8 +78,13 @@ def _on_signals(task: asyncio.Future[Any], stopped_by: list[int]) -> None:
         tell("stopping; once more to stop at once\n")
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:  # nohup
-            continue
-        with contextlib.suppress(NotImplementedError, RuntimeError):  # not the main thread
-            loop.add_signal_handler(number, stop, number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
+            if signal.getsignal(number) is signal.SIG_IGN:  # nohup, or a background job of a shell
+                signal.signal(number, _take_no_notice)
+            elif number != signal.SIGQUIT:
+                loop.add_signal_handler(number, stop, number)
+
+
+def _take_no_notice(number: int, frame: object) -> None:
+    """Programs that we start would inherit that a signal is ignored, but not that it has a handler."""

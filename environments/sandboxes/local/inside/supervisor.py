@@ -26,7 +26,6 @@ from .settings import Settings
 
 _CHUNK = 65536
 _LAST_OUTPUT_PATIENCE = 0.5
-_RESET_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
 
 
 class Supervisor:
@@ -149,8 +148,8 @@ class Supervisor:
 
     def _execute(self) -> None:
         signal.set_wakeup_fd(-1)
-        for number in _RESET_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)  # those too that whoever started us had ignored
         variables = self._settings.variables() | self._request["env"]
         arguments = self._request["argv"]
         try:
