@@ -82,11 +82,19 @@ class Supervisor:
 
     def _start(self) -> None:
         command_side = self._open_terminal() if self._request["pty"] else self._open_pipes()
+        gate, open_gate = os.pipe2(os.O_CLOEXEC)
         self._main = os.fork()
         if self._main == 0:
-            self._become_command(*command_side)
-        for descriptor in set(command_side) | set(self._attached):
+            os.close(open_gate)
+            self._become_command(gate, *command_side)
+        for descriptor in {gate, *command_side, *self._attached}:
             os.close(descriptor)
+        # A guardian that was told to kill this job looked either before the fork, then the framework
+        # has hung up by now, or after it, then it has found the process. One that hangs up later, as
+        # it does where a sandbox is kept, wants the command to go on.
+        if not self._hung_up():
+            os.write(open_gate, b"1")
+        os.close(open_gate)
         if self._spawned:
             self._send({"started": True})
 
@@ -130,11 +138,11 @@ class Supervisor:
         self._outputs[descriptor] = output
         self._poll.register(descriptor, select.POLLIN)
 
-    def _become_command(self, standard_input: int, standard_output: int, standard_error: int) -> None:
+    def _become_command(
+        self, gate: int, standard_input: int, standard_output: int, standard_error: int
+    ) -> None:
         try:
-            # A guardian that was told to kill this job looked either before the fork, then the
-            # framework has hung up by now, or after it, then it has found this process.
-            if self._hung_up():
+            if not os.read(gate, 1):
                 return
             self._die_with_parent()
             os.setsid()
