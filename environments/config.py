@@ -35,7 +35,7 @@ class ServerBaseline(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True, protected_namespaces=())
 
     timeout: int = Field(
-        default=1200, description="Total deadline of one model call with its retries, seconds."
+        default=1200, gt=0, description="Total deadline of one model call with its retries, seconds."
     )
     num_max_requests_at_once: int = Field(
         default=512, description="Training calls this server takes at once."

@@ -11,12 +11,13 @@ import contextlib
 import logging
 import os
 import signal
+import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from environments.cli_output import tell
-from environments.errors import UnknownName
+from environments.errors import UnknownName, UserCodeError
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -58,7 +59,14 @@ def run_in_foreground(cls: type[BaseEnv], subcommand: str, effective: Any) -> in
                 raise
             return None
 
-    report = asyncio.run(main())
+    try:
+        report = asyncio.run(main())
+    except SystemExit as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserCodeError(
+            f"{place.name} called sys.exit({error.code!r}) ({place.filename}:{place.lineno}): raise an error "
+            "or return instead"
+        ) from error
     if report is None:
         name = signal.Signals(stopped_by[0]).name
         tell(f"stopped by {name}; what is finished is on disk, the same command goes on\n")

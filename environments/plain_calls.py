@@ -72,14 +72,24 @@ async def run_user_code(function: Callable[..., Any], *arguments: Any) -> Any:
     A plain function runs in a thread, as it may block in ways that we cannot see.
     """
     token = _in_user_code.set(True)
-    name = getattr(function, "__qualname__", str(function))
     try:
-        if inspect.iscoroutinefunction(function):
-            return await _Drive(function(*arguments))
-        result = await asyncio.to_thread(function, *arguments)
-        if inspect.isawaitable(result):
-            return await _Drive(_as_coroutine(result))
-        return result
+        with as_user_code(getattr(function, "__qualname__", str(function))):
+            if inspect.iscoroutinefunction(function):
+                return await _Drive(function(*arguments))
+            result = await asyncio.to_thread(function, *arguments)
+            if inspect.isawaitable(result):
+                return await _Drive(_as_coroutine(result))
+            return result
+    finally:
+        _in_user_code.reset(token)
+
+
+@contextmanager
+def as_user_code(name: str) -> Iterator[None]:
+    """``UserCodeError`` for what would end more than the code called ``name``: ``sys.exit()``, or a
+    cancellation that nobody asked for."""
+    try:
+        yield
     except SystemExit as error:
         raise UserCodeError(
             f"{name} called sys.exit({error.code!r}): raise an error or return instead"
@@ -89,8 +99,6 @@ async def run_user_code(function: Callable[..., Any], *arguments: Any) -> Any:
         if task is not None and task.cancelling():
             raise  # it is we who cancel
         raise UserCodeError(f"{name} raised CancelledError by itself") from error
-    finally:
-        _in_user_code.reset(token)
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:

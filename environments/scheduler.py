@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from environments.attempt_scope import AttemptScope, GroupScope, current_attempt, current_group, derive_seed
 from environments.errors import BadRequest, RunAborted, UserCodeError
 from environments.outcomes import is_fatal, one_line, outcome_of
+from environments.plain_calls import as_user_code
 from environments.records import (
     Attempt,
     Ending,
@@ -150,7 +151,7 @@ async def _one_try(environment: BaseEnv, run: Run, scope: AttemptScope) -> None:
     environment.prepare_scope(scope)
     token = current_attempt.set(scope)
     try:
-        with counted(scope.waiting):
+        with counted(scope.waiting), as_user_code(f"{type(environment).__name__}.collect_trajectory"):
             scored, backlog = await environment.collect_trajectory(scope.group.item)
         scope.scored_item = scored
         run.backlog.extend(backlog or [])

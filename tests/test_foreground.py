@@ -111,3 +111,29 @@ def test_a_run_that_nobody_listens_to_writes_its_results(tmp_path: Path, streams
     done = subprocess.run(line, shell=True, cwd=tmp_path, timeout=90, check=False)
     assert done.returncode == 0
     assert [len(json.loads(text)["scores"]) > 0 for text in (tmp_path / "out.jsonl").open()] == [True, True]
+
+
+@pytest.mark.parametrize("where", ["item_id", "item_info", "postprocess_histories", "cleanup"])
+def test_user_code_cannot_end_the_run_as_a_success(tmp_path: Path, where: str) -> None:
+    (tmp_path / "odd.py").write_text(
+        "import sys\n"
+        "from environments.terminal_test_env.terminal_test_env import TerminalTestEnv\n\n\n"
+        "class Odd(TerminalTestEnv):\n"
+        f"    def {where}(self, *_):\n"
+        "        sys.exit(0)\n\n\n"
+        "Odd.cli()\n"
+    )
+    ended = subprocess.run(
+        [
+            *(sys.executable, "odd.py", "process", "--openai.server_type", "oracle"),
+            *("--env.use_wandb", "false", "--env.data_path_to_save_groups", "out.jsonl"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert ended.returncode == 1
+    assert "sys.exit(0)" in ended.stderr
+    assert where in ended.stderr

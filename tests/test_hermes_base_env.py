@@ -579,3 +579,28 @@ def test_an_environments_own_tools_run_beside_the_built_in_ones(tmp_path: Path) 
     report = process(tmp_path, {"reward": reward}, base=OwnTools, enabled_toolsets=["terminal"])
     assert [attempt.reward for attempt in report.attempts] == [1.0]
     assert report.attempts[0].tool_names == ["terminal", "process", "double"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), asyncio.CancelledError()])
+def test_a_prompt_that_would_end_the_program_is_an_error_of_the_environment(
+    tmp_path: Path, error: BaseException
+) -> None:
+    class Odd(FileEnv):
+        def format_prompt(self, item: Item) -> str:
+            if item["id"] == "i0":
+                raise error
+            return "go"
+
+    report = process(tmp_path, {"reward": lambda *_: 1.0}, {"reward": lambda *_: 1.0}, base=Odd)
+    assert report.exit_code == 1
+    assert sorted(str(attempt.outcome) for attempt in report.attempts) == ["environment_error", "scored"]
+    failure = next(attempt.failures[-1] for attempt in report.attempts if attempt.failures)
+    assert type(error).__name__.replace("SystemExit", "sys.exit") in failure.message
+
+
+def test_an_evaluation_says_what_it_took_from_an_earlier_run(tmp_path: Path) -> None:
+    item = {"reward": lambda *_: 1.0}
+    first = asyncio.run(environment(tmp_path, item).evaluate_manager())
+    second = asyncio.run(environment(tmp_path, item).evaluate_manager())
+    assert "earlier" not in first.message
+    assert "1 of them from an earlier run" in second.message

@@ -104,11 +104,16 @@ def no_answer(where: str, what: str, *, body: str = "", status: int | None = Non
 
 
 def scrub(text: str, key: str) -> str:
-    """The text without the API key and without anything that stands behind ``Bearer``."""
-    if key:
+    """The text without the API key and without anything that stands behind ``Bearer``.
+
+    A stand-in such as ``x`` is no secret, and to blank it would spoil every text.
+    """
+    if len(key) >= _SHORTEST_SECRET:
         text = text.replace(key, "[key]")
     return _BEARER.sub(r"\1[key]", text)
 
+
+_SHORTEST_SECRET = 8
 
 _BEARER = re.compile(r"(bearer\s+)[\w.~+/=-]{4,}", re.IGNORECASE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -205,6 +206,10 @@ def _failed(draw: int, attempt: Attempt, settings: Any) -> dict[str, Any]:
     }
 
 
+_LINES_TO_TELL = 100
+"""Lines after which a file without a group is taken for somebody else's."""
+
+
 class GroupFile:
     """The JSONL file of groups. ``resume=False`` keeps an earlier file under another name."""
 
@@ -232,6 +237,7 @@ class GroupFile:
         """
         if not self.path.exists():
             return {}
+        _refuse_foreign(self.path)
         self._open()
         self.foreign_lines = 0
         found: dict[int, dict[str, Any]] = {}
@@ -272,6 +278,22 @@ class GroupFile:
                 raise StoreError(f"{self.path} is a directory; name a file such as {self.path}/groups.jsonl")
             self._file = DurableFile(self.path)
         return self._file
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise ``StoreError`` for a file with whole lines of which none is a group."""
+    if path.is_dir():
+        return
+    lines = 0
+    for _, line in read_lines(path):
+        lines += 1
+        with suppress(orjson.JSONDecodeError):
+            if isinstance(group := orjson.loads(line), dict) and "scores" in group:
+                return
+        if lines == _LINES_TO_TELL:
+            break
+    if lines > 1:  # a single one may be half-written
+        raise StoreError(f"{path} is no file of results: none of its lines is a group; name another file")
 
 
 def _light_info(group: Any, number: int) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from environments.errors import SandboxError
+from environments.plain_calls import as_user_code
 from environments.tools.arguments import parse_arguments, signature, validate
 from environments.tools.background import kill_sessions
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
@@ -100,7 +101,8 @@ class Toolbox:
         except ToolInputError as error:
             return _failure("bad_arguments", f"{error}", tool, parameters=signature(tool))
         try:
-            result = await tool.function(self.state, **values)
+            with as_user_code(f"tool {tool.name}"):
+                result = await tool.function(self.state, **values)
         except ToolInputError as error:
             return _failure("bad_arguments", str(error), tool)
         except SandboxError:

@@ -46,6 +46,9 @@ async def evaluate(environment: BaseEnv) -> RunReport:
         planned = run.environment.planned_attempts
         complete = not failures and len(run.attempts) >= planned
         parts = [f"{len(run.attempts)} attempts in {directory}"]
+        earlier = sum(attempt.started_at < run.started for attempt in run.attempts)
+        if earlier:
+            parts.append(f"{earlier} of them from an earlier run")
         if failures:
             kinds = Counter(str(attempt.outcome) for attempt in failures)
             parts.append(

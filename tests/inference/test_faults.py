@@ -126,7 +126,8 @@ def test_room_for_a_reply() -> None:
 
 
 def test_scrubbing() -> None:
-    assert "abc" not in scrub("key abc-def and Bearer abc-xyz.123", "abc-def")
+    assert "abc" not in scrub("key abc-def-1 and Bearer abc-xyz.123", "abc-def-1")
+    assert scrub("maximum context length", "x") == "maximum context length", "a stand-in is no secret"
 
 
 def test_a_long_text_is_shortened_in_the_message_and_whole_in_the_body() -> None:

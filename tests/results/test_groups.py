@@ -141,3 +141,12 @@ def test_a_foreign_file_is_left_untouched(tmp_path: Path) -> None:
     assert path.read_text() == "my notes\nwithout an end"
     with pytest.raises(StoreError, match="directory"):
         GroupFile(tmp_path).finished()
+
+
+@pytest.mark.parametrize("text", ["# notes\n\nmine\n", '{"q": 1}\n{"q": 2}\n', "import os\nimport sys\n"])
+def test_a_foreign_file_of_whole_lines_is_left_untouched_too(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine"
+    path.write_text(text)
+    with pytest.raises(StoreError, match="no file of results"):
+        GroupFile(path).finished()
+    assert path.read_text() == text

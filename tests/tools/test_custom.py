@@ -177,3 +177,16 @@ def test_a_brought_tool_takes_the_place_of_a_built_in_one() -> None:
     assert "read_file" not in {
         e.name for e in select_tools(["todo"], ["read_file"], brought=[read_file]).tools
     }
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), asyncio.CancelledError(), ZeroDivisionError()])
+def test_a_tool_ends_nothing_but_its_call(bench: Bench, error: BaseException) -> None:
+    @tool
+    async def odd() -> None:
+        """Raises."""
+        raise error
+
+    outcome = asyncio.run(Toolbox([odd], bench.state).call("odd", {}))
+    assert outcome.error == "tool_error"
+    assert outcome.exception is not None
+    assert "odd" in outcome.content
