@@ -73,6 +73,10 @@ class Unreachable(ServerUnavailable):
     """No connection could be made at all."""
 
 
+class NoCompletion(ServerUnavailable):
+    """An answer that came well and is no reply of a model: a web page, another API."""
+
+
 class ModelNotFound(AccessDenied):
     """The server does not have the model; the caller may add the ones that it has."""
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from environments.config import APIServerConfig
 from environments.errors import AccessDenied, BadRequest, ContextOverflow, ModelError, ServerUnavailable
-from environments.inference.faults import ModelNotFound, Unreachable, no_answer, room_for_reply
+from environments.inference.faults import ModelNotFound, NoCompletion, Unreachable, no_answer, room_for_reply
 from environments.inference.metrics import ServerMetrics
 from environments.inference.pool import Lease, Slots
 from environments.inference.providers import (
@@ -30,6 +30,9 @@ from environments.inference.transport import Target, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message
 from environments.tool_call_parsers.base import ToolCallParser
+
+_NONSENSE_IN_A_ROW = 3
+"""Answers without sense, before the first good one, after which an address is taken for a wrong one."""
 
 _NAMES_N = re.compile(r"['\"`]n\\?['\"`]")
 
@@ -133,6 +136,9 @@ class ModelServer:
         self.obituary: Callable[[], str] = lambda: ""
         """What is known of a server process of ours that no longer answers."""
         self._finding = asyncio.Lock()
+        self._answered = False
+        """Whether it has ever given a reply."""
+        self._nonsense = 0
         self._key = find_key(config, self.endpoint.provider, environ)
         self.target = Target(self.endpoint.label, self.endpoint.base_url, self._key, self.endpoint.private)
 
@@ -202,11 +208,12 @@ class ModelServer:
         try:
             answer = await self._send_adapted(transport, request, clock() + budget, clock)
             health.succeeded()
-            reported = True
+            reported = self._answered = True
             return answer
         except ModelError as error:
             reported = True
             self.metrics.errors[_kind(error)] += 1
+            self._refuse_nonsense(error)
             if not _is_failure(error):
                 health.succeeded()
                 raise
@@ -215,6 +222,17 @@ class ModelServer:
         finally:
             if not reported:  # cancelled: nothing was learnt
                 health.abandoned(lease.permit, clock())
+
+    def _refuse_nonsense(self, error: ModelError) -> None:
+        """Raise ``AccessDenied`` where something answers time and again that never was a model server."""
+        if self._answered or not isinstance(error, NoCompletion):
+            return
+        self._nonsense += 1
+        if self._nonsense >= _NONSENSE_IN_A_ROW:
+            raise AccessDenied(
+                f"{error}. {self._nonsense} answers made no sense and none did: is "
+                f"{self.endpoint.base_url} the address of a model server? It usually ends in /v1"
+            ) from None
 
     async def _send_adapted(
         self,

@@ -16,6 +16,7 @@ import orjson
 
 from environments.errors import ServerUnavailable
 from environments.inference.faults import (
+    NoCompletion,
     Unreachable,
     error_from_payload,
     error_from_reply,
@@ -190,11 +191,16 @@ def _read_whole(target: Target, body: bytes) -> Exchange:
     try:
         payload = parse_json(body)
     except MalformedReply as problem:
-        raise no_answer(target.label, str(problem), body=_text(target, body)) from None
+        raise _no_completion(target, str(problem), body) from None
     if not isinstance(payload, dict):
-        raise no_answer(target.label, "the reply is not a JSON object", body=_text(target, body))
+        raise _no_completion(target, "the reply is not a JSON object", body)
     _refuse_error(target, payload)
     return Exchange(payload)
+
+
+def _no_completion(target: Target, what: str, body: bytes) -> NoCompletion:
+    error = no_answer(target.label, what, body=_text(target, body))
+    return NoCompletion(str(error), body=error.body)
 
 
 def _refuse_error(target: Target, payload: dict[str, Any]) -> None:

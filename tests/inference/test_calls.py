@@ -161,6 +161,16 @@ def test_replies_that_make_no_sense_are_tried_again(bad: Step) -> None:
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("page", ["<html>welcome</html>", "", "[]"])
+def test_an_address_that_never_answers_as_a_model_server_is_a_wrong_one(page: str) -> None:
+    error, server = ask(*[replies(page)] * 6)
+    assert isinstance(error, AccessDenied)
+    assert "/v1" in str(error)
+    assert len(server.requests) == 3
+    reply, _ = ask(replies(page), replies(page), says("ok"))
+    assert text_of(reply) == "ok", "such as a gateway that is starting"
+
+
 @pytest.mark.parametrize(
     "bad",
     [
