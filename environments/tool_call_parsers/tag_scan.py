@@ -53,7 +53,7 @@ class CompiledGrammar:
         after_call = [_unnamed(grammar.call)]
         if grammar.block_close:
             after_value.append(block_close)
-            after_call += [block_close, re.escape(grammar.block_open)]
+            after_call += [block_close, rf"{re.escape(grammar.block_open)}\s*{_unnamed(grammar.call)}"]
         self.call = re.compile(grammar.call)
         self.parameter = re.compile(grammar.parameter)
         inner = rf"(?=\s*(?:{_unnamed(grammar.parameter)}|{call_close}))"
@@ -88,7 +88,8 @@ class TagIndex:
             kind = match.lastgroup or ""
             self._starts.append(match.start())
             # Only a line of its own shows that a closing tag was forgotten before the end of the call.
-            last = kind == "call_end" and match["last"] is not None and grammar.grammar.newline
+            own_line = grammar.grammar.newline and scan.text[match.start() - 1 : match.start()] == "\n"
+            last = kind == "call_end" and match["last"] is not None and own_line
             self._kinds.append("inner_call_end" if kind == "call_end" and not last else kind)
         count = len(self._starts)
         # For a scan that begins at token i outside any nested call: the token that ends the value, and
