@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 
 import pytest
@@ -174,17 +173,3 @@ def test_use_after_release(world: World) -> None:
         assert not await sandbox.alive()
 
     world.run(body)
-
-
-def test_signals_that_the_framework_ignores_are_heeded_inside(world: World) -> None:
-    async def body(sandbox: LocalSandbox) -> None:
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-            killed = await sandbox.exec(["/bin/sh", "-c", f"kill -{int(number)} $$; echo still here"])
-            assert (killed.killed_by, killed.stdout) == (number, b""), number
-
-    before = [(n, signal.signal(n, signal.SIG_IGN)) for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)]
-    try:
-        world.run(body)
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

@@ -18,6 +18,7 @@ from environments.errors import ConfigError, NotSupported, SandboxError, Unknown
 from environments.sandboxes.base import Backend, Capabilities, Sandbox, SandboxSpec
 from environments.sandboxes.local.backend import LocalBackend
 from environments.sandboxes.local.run_directory import RunDirectory
+from environments.sandboxes.local.sandbox import LocalSandbox
 from environments.sandboxes.registry import create_backend
 
 from .conftest import RUN_ID, World
@@ -290,3 +291,17 @@ def test_backends_by_name() -> None:
                 create_backend(path, config, "r")
 
     asyncio.run(main())
+
+
+def test_signals_that_the_framework_ignores_are_heeded_inside(world: World) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            killed = await sandbox.exec(["/bin/sh", "-c", f"kill -{int(number)} $$; echo still here"])
+            assert (killed.killed_by, killed.stdout) == (number, b""), number
+
+    before = [(n, signal.signal(n, signal.SIG_IGN)) for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)]
+    try:
+        world.run(body)
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

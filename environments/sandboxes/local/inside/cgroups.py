@@ -48,11 +48,10 @@ class ControlGroups:
                         return int(line.split()[1])
         return 0
 
-    def remove(self, patience: float = 2.0) -> None:
-        """Remove the groups; their processes must be dead or dying."""
-        for directory in self.directories:
-            remove_group(directory, patience)
-        self.directories.clear()
+    def remove(self, patience: float = 2.0) -> bool:
+        """Remove the groups; their processes must be dead or dying. False where one is left."""
+        self.directories = [path for path in self.directories if not remove_group(path, patience)]
+        return not self.directories
 
 
 def create(

@@ -131,8 +131,11 @@ class Guardian:
         processes.kill_below(os.getpid())
         while self._reap_misses_one():
             processes.kill_below(os.getpid())
-        self._groups.remove()
+        gone = self._groups.remove()
         remove_tree(self._settings.directory)
+        if not gone:  # the end of the run tries again, and the next run
+            os.mkdir(self._settings.directory, 0o700)
+            self._note_groups()
 
     def tell(self, header: dict[str, Any], descriptors: Iterable[int] = ()) -> None:
         """Send the framework a message, if it is still there. Descriptors go with it and are closed."""
@@ -166,8 +169,7 @@ class Guardian:
 
     def _try_groups(self) -> None:
         """Note where the groups are, for whoever cleans up after us, and see that they take processes."""
-        with open(os.path.join(self._settings.directory, "cgroups"), "w") as file:
-            file.write("\n".join(self._groups.directories))
+        self._note_groups()
         probe = os.fork()
         if probe == 0:
             signal.pause()
@@ -180,6 +182,10 @@ class Guardian:
             os.waitpid(probe, 0)
         if not self._groups.bounds:
             self._groups.remove()
+
+    def _note_groups(self) -> None:
+        with open(os.path.join(self._settings.directory, "cgroups"), "w") as file:
+            file.write("\n".join(self._groups.directories))
 
     def _choose_limits(self) -> None:
         settings = self._settings
