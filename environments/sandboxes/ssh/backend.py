@@ -219,6 +219,7 @@ def _place(facts: Facts, directory: str, spec: SandboxSpec, processes: int) -> P
         user=facts.user,
         environment=_environment(directory, facts.user, facts.path) | dict(spec.environment),
         prelude=_prelude(directory, family, processes),
+        revoked=killing.revoked_directory(f"{directory}/scratch"),
     )
 
 
