@@ -26,7 +26,10 @@ def terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of sandboxes count processes of the whole machine, so they never run beside each other."""
+    """Tests of sandboxes count processes of the whole machine, so they never run beside each other. Those
+    with real servers share them, so they stay together too."""
     for item in items:
         if "sandboxes" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group("sandboxes"))
+        elif item.get_closest_marker("integration"):
+            item.add_marker(pytest.mark.xdist_group("servers"))
