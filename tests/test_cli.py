@@ -156,7 +156,7 @@ def test_options_of_the_original_without_effect_say_so(caplog: pytest.LogCapture
         (["--env.seeds", "1,x"], "--env.seeds: expected list[int], got ['1', 'x']: [1]: Input should be a "
          "valid integer, unable to parse string as an integer (command line)"),
         (["--openai.api_key", "k", "--openai.timeout", "x"],
-         "--openai.timeout: expected int, got 'x' (command line)"),
+         "--openai.timeout: expected int > 0, got 'x' (command line)"),
         (["--config", "nowhere.yaml"], "--config nowhere.yaml: no such file"),
     ],
 )  # fmt: skip
@@ -170,7 +170,7 @@ def test_every_bad_value_is_told(capsys: pytest.CaptureFixture[str], tmp_path: P
     lines = refused(capsys, "serve", "--config", config, "--env.seed", "x", "--openai.timeout", "y")
     assert sorted(lines) == [
         "error: --env.seed: expected int, got 'x' (command line)",
-        "error: --openai.timeout: expected int, got 'y' (command line)",
+        "error: --openai.timeout: expected int > 0, got 'y' (command line)",
         f"error: env.limit: expected int >= 0 or none, got -1 ({config}:1)",
     ]
 
