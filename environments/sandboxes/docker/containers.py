@@ -102,7 +102,7 @@ class Container:
                 listed = await self._engine.call("GET", f"/containers/{self.id}/top", query=query)
             except EngineError:
                 continue
-            if rows := listed.get("Processes"):
+            if isinstance(listed, dict) and (rows := listed.get("Processes")):
                 return all(row[1] == rows[0][0] for row in rows)
         logger.debug("the engine cannot list the processes of %s", self.id[:12])
         return True

@@ -62,7 +62,7 @@ def own_engine(directory: Path, *options: str) -> Iterator[Address]:
     process = subprocess.Popen(
         [
             *("dockerd", "--data-root", str(directory / "data"), "--exec-root", str(directory / "run")),
-            *("-H", f"unix://{path}", "-p", str(directory / "pid"), "--bridge=none", "--iptables=false"),
+            *("-H", f"unix://{path}", "-p", str(directory / "pid"), "--iptables=false"),
             *options,
         ],
         stdout=subprocess.DEVNULL,
