@@ -72,8 +72,8 @@ class ContextKeeper:
 
     def count(self, messages: Sequence[Message], tools: Sequence[Any] | None, usage: Usage) -> None:
         """Take note of a reply to ``messages``, whose tokens the server counted."""
-        if usage.prompt_tokens <= 0:
-            return
+        if usage.prompt_tokens <= 0 or (self.limit is None and self.policy == "stop"):
+            return  # nothing to learn from, or nobody will ask
         characters = size(messages, tools)
         self._counted_tokens, self._counted_characters = usage.prompt_tokens, characters
         self._characters_per_token = max(1.0, characters / usage.prompt_tokens)
@@ -94,8 +94,10 @@ class ContextKeeper:
 
         Raises ``ContextOverflow`` where they cannot be made to, or the policy is to stop.
         """
+        if self.limit is None:
+            return None
         before = self.estimate(messages, tools)
-        if self.limit is None or before + self._reserve_of(self.limit) <= self.limit:
+        if before + self._reserve_of(self.limit) <= self.limit:
             return None
         if self.policy == "stop":
             raise ContextOverflow(f"the conversation has about {before} tokens, the context {self.limit}")

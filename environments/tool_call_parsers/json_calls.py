@@ -135,13 +135,13 @@ def _end_of_refused(scan: Scan, problem: NotACall, opening: str, closing: str) -
             return end, problem.status
         return length, status
     if 0 <= following < problem.reach:
-        return _end_of_nested(scan, following, opening, closing), status
+        return end_of_nested(scan, following, opening, closing), status
     if following >= 0:
         return following, CallStatus.UNCLOSED if problem.reach >= following else problem.status
     return length, status
 
 
-def _end_of_nested(scan: Scan, position: int, opening: str, closing: str) -> int:
+def end_of_nested(scan: Scan, position: int, opening: str, closing: str) -> int:
     """The end of a block in which others stand; the first of them at ``position``."""
     depth = 1
     while depth:

@@ -13,7 +13,7 @@ from typing import Any
 
 from environments.tool_call_parsers.base import CallStatus, Scan, Thinking, ToolCallParser
 from environments.tool_call_parsers.frames import Frame, Piece, report
-from environments.tool_call_parsers.json_calls import JSONCall, NotACall
+from environments.tool_call_parsers.json_calls import JSONCall, NotACall, end_of_nested
 from environments.tool_call_parsers.json_scan import json_text, skip_blanks
 
 _TOKEN = "]<]minimax[>["
@@ -134,27 +134,13 @@ def _value(scan: Scan, tool: str, schema: Any, element: _Element) -> tuple[Any, 
 def _behind_broken(scan: Scan, problem: NotACall) -> int:
     """Where to go on behind a broken call: behind its end, or before what begins first after it."""
     if problem.reach > problem.resume:
-        return _behind_nested(scan, problem.resume)
+        return end_of_nested(scan, problem.resume, _INVOKE_OPEN, _INVOKE_CLOSE)
     marks = (_INVOKE_CLOSE, _INVOKE_OPEN, _BLOCK.closing, *_BLOCK.openings)
     found = [(at, mark) for mark in marks if (at := scan.find(mark, problem.reach)) >= 0]
     if not found:
         return len(scan.text)
     at, mark = min(found)
     return at + len(mark) * (mark == _INVOKE_CLOSE)
-
-
-def _behind_nested(scan: Scan, position: int) -> int:
-    """The end of the call in whose value another one begins at ``position``; neither counts."""
-    depth = 1
-    while depth:
-        close, following = scan.find(_INVOKE_CLOSE, position), scan.find(_INVOKE_OPEN, position)
-        if close < 0:
-            return len(scan.text)
-        if 0 <= following < close:
-            depth, position = depth + 1, following + len(_INVOKE_OPEN)
-        else:
-            depth, position = depth - 1, close + len(_INVOKE_CLOSE)
-    return position
 
 
 def _broken(

@@ -99,7 +99,7 @@ def _kimi(calls: Sequence[Call]) -> str:
 
 
 _TAG_MARKS = ("<tool_call>", "</tool_call>")
-_JSON_MARKS = (
+JSON_MARKS = (
     '{"name": "f", "arguments": {}}',
     '{"name": ',
     '"',
@@ -155,19 +155,19 @@ _KIMI = (
 )
 
 FORMATS = (
-    Format("hermes", _tagged("tool_call"), (*_TAG_MARKS, *_JSON_MARKS), _HERMES_BROKEN),
-    Format("qwen", _tagged("tool_call"), (*_TAG_MARKS, *_JSON_MARKS), _HERMES_BROKEN),
+    Format("hermes", _tagged("tool_call"), (*_TAG_MARKS, *JSON_MARKS), _HERMES_BROKEN),
+    Format("qwen", _tagged("tool_call"), (*_TAG_MARKS, *JSON_MARKS), _HERMES_BROKEN),
     Format(
         "longcat",
         _tagged("longcat_tool_call"),
-        ("<longcat_tool_call>", "</longcat_tool_call>", *_JSON_MARKS),
+        ("<longcat_tool_call>", "</longcat_tool_call>", *JSON_MARKS),
         tuple(text.replace("tool_call>", "longcat_tool_call>") for text in _HERMES_BROKEN),
         think=("<longcat_think>", "</longcat_think>"),
     ),
     Format(
         "mistral",
         _mistral_list,
-        ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", *_JSON_MARKS),
+        ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", *JSON_MARKS),
         (
             '[TOOL_CALLS][{"name": "x", "arguments": {a}}]',
             '[TOOL_CALLS][{"arguments": {}}]',
@@ -179,20 +179,20 @@ FORMATS = (
     Format(
         "mistral",
         _mistral_named,
-        ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", *_JSON_MARKS),
+        ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", *JSON_MARKS),
         ("[TOOL_CALLS]x[ARGS]{broken}", '[TOOL_CALLS]x[CALL_ID]abcdef012[ARGS]{"a": '),
         think=("[THINK]", "[/THINK]"),
     ),
     Format(
         "llama3_json",
         _llama,
-        ("<|python_tag|>", ";", '{"name": "f", "parameters": {}}', *_JSON_MARKS),
+        ("<|python_tag|>", ";", '{"name": "f", "parameters": {}}', *JSON_MARKS),
         ('<|python_tag|>{"name": "x", "parameters": {a}}', "<|python_tag|>print(1)"),
     ),
     Format(
         "llama3_json",
         _llama_tagged,
-        ("<|python_tag|>", ";", '{"name": "f", "parameters": {}}', *_JSON_MARKS),
+        ("<|python_tag|>", ";", '{"name": "f", "parameters": {}}', *JSON_MARKS),
         ('<|python_tag|>{"name": "x", "parameters": {a}}', '<|python_tag|>{"parameters": {}}'),
     ),
     Format(
@@ -213,7 +213,7 @@ FORMATS = (
     Format(
         "deepseek_v3",
         _deepseek_v3,
-        (*_V3, "function", "```json", "```", *_JSON_MARKS),
+        (*_V3, "function", "```json", "```", *JSON_MARKS),
         (
             f"{_V3[0]}{_V3[1]}function{_V3[2]}x\n```json\n{{a}}\n```{_V3[3]}{_V3[4]}",
             f"{_V3[1]}function{_V3[2]}x{_V3[3]}",
@@ -224,7 +224,7 @@ FORMATS = (
     Format(
         "deepseek_v3_1",
         _deepseek_v3_1,
-        (*_V3, *_JSON_MARKS),
+        (*_V3, *JSON_MARKS),
         (
             f"{_V3[0]}{_V3[1]}x{_V3[2]}{{a}}{_V3[3]}{_V3[4]}",
             f"{_V3[1]}{_V3[2]}{{}}{_V3[3]}",
@@ -235,7 +235,7 @@ FORMATS = (
     Format(
         "kimi_k2",
         _kimi,
-        (*_KIMI, "functions.f:0", *_JSON_MARKS),
+        (*_KIMI, "functions.f:0", *JSON_MARKS),
         (
             f"{_KIMI[0]}{_KIMI[1]}functions.x:0{_KIMI[2]}{{a}}{_KIMI[3]}{_KIMI[4]}",
             f"{_KIMI[1]}functions.x.0{_KIMI[2]}{{}}{_KIMI[3]}",

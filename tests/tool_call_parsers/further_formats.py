@@ -6,22 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tool_call_parsers.formats import Call, Format
+from tool_call_parsers.formats import JSON_MARKS, Call, Format
 
-_JSON_MARKS = (
-    '{"name": "f", "arguments": {}}',
-    '{"name": ',
-    '"',
-    "\\",
-    "{",
-    "}",
-    "[",
-    "]",
-    ",",
-    ":",
-    "f",
-    "1",
-)
 _THINK = ("<think>", "</think>")
 
 
@@ -149,7 +135,7 @@ def _list_format(
     return Format(
         name,
         _listed(opening, closing, key),
-        tuple(mark for mark in (opening, closing) if mark) + _JSON_MARKS,
+        tuple(mark for mark in (opening, closing) if mark) + JSON_MARKS,
         (
             f'{opening}[{{"{key}": "x", "parameters": {{a}}}}]{closing}',
             f'{opening}[{{"parameters": {{}}}}]{closing}',
@@ -176,7 +162,7 @@ FURTHER_FORMATS = (
             "<|end|>",
             "<|call|>",
             "<|return|>",
-            *_JSON_MARKS,
+            *JSON_MARKS,
         ),
         (
             "<|channel|>commentary to=functions.x <|constrain|>json<|message|>{a}<|call|>",
@@ -300,19 +286,19 @@ FURTHER_FORMATS = (
     Format(
         "internlm",
         _each("<|action_start|><|plugin|>\n", "\n<|action_end|>"),
-        ("<|action_start|><|plugin|>", "<|action_end|>", *_JSON_MARKS),
+        ("<|action_start|><|plugin|>", "<|action_end|>", *JSON_MARKS),
         ('<|action_start|><|plugin|>{"name": x}<|action_end|>', "<|action_start|><|plugin|>{}<|action_end|>"),
     ),
     Format(
         "granite_20b_fc",
         _each("<function_call> ", ""),
-        ("<function_call>", *_JSON_MARKS),
+        ("<function_call>", *JSON_MARKS),
         ('<function_call> {"name": x}', "<function_call> {}"),
     ),
     Format(
         "apertus",
         _apertus,
-        ("<|tools_prefix|>", "<|tools_suffix|>", '{"f": {}}', *_JSON_MARKS),
+        ("<|tools_prefix|>", "<|tools_suffix|>", '{"f": {}}', *JSON_MARKS),
         ('<|tools_prefix|>[{"x": {a}}]<|tools_suffix|>', '<|tools_prefix|>[{"x": 1}]<|tools_suffix|>'),
         think=("<|inner_prefix|>", "<|inner_suffix|>"),
     ),
@@ -338,7 +324,7 @@ FURTHER_FORMATS = (
     Format(
         "hunyuan",
         _hunyuan,
-        ("<tool_calls>", "</tool_calls>", "<tool_call>", "f\n```json\n", "```", "</tool_call>", *_JSON_MARKS),
+        ("<tool_calls>", "</tool_calls>", "<tool_call>", "f\n```json\n", "```", "</tool_call>", *JSON_MARKS),
         ("<tool_calls><tool_call>x\n```json\n{a}\n```</tool_call></tool_calls>",),
     ),
 )

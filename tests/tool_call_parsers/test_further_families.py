@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from environments.tool_call_parsers import get_parser
+from tool_call_parsers.cases import read_cases
 
 CASES = Path(__file__).parents[1] / "data" / "parser_cases_further.jsonl"
 
@@ -67,17 +67,6 @@ DEVIATIONS = {
 """Cases whose expectation breaks a rule, and the rule."""
 
 
-def read_cases() -> Iterator[dict[str, Any]]:
-    """The cases, each with its tools."""
-    tools: dict[str, Any] = {}
-    for line in CASES.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        if "value" in entry:
-            tools[entry["tools"]] = entry["value"]
-        elif "id" in entry:
-            yield entry | {"tools": tools.get(entry.get("tools", ""))}
-
-
 def calls_of(result: Any) -> list[tuple[str, str]]:
     """Names and arguments, types included."""
     return [
@@ -86,7 +75,7 @@ def calls_of(result: Any) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("case", list(read_cases()), ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", list(read_cases(CASES)), ids=lambda case: case["id"])
 def test_public_cases(case: dict[str, Any]) -> None:
     result = get_parser(case["parser"]).parse(case["text"], tools=case["tools"])
     expected = [(name, json.dumps(arguments, sort_keys=True)) for name, arguments in case["calls"]]

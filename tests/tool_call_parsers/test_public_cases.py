@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from environments.tool_call_parsers import get_parser
+from tool_call_parsers.cases import read_cases
 
 CASES = Path(__file__).parents[1] / "data" / "parser_cases.jsonl"
 
@@ -54,18 +54,7 @@ DEVIATIONS = {
 """Cases whose expectation breaks a rule, and the rule."""
 
 
-def read_cases() -> Iterator[dict[str, Any]]:
-    """The cases, each with its tools."""
-    tools: dict[str, Any] = {}
-    for line in CASES.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        if "value" in entry:
-            tools[entry["tools"]] = entry["value"]
-        elif "id" in entry:
-            yield entry | {"tools": tools.get(entry.get("tools", ""))}
-
-
-@pytest.mark.parametrize("case", list(read_cases()), ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", list(read_cases(CASES)), ids=lambda case: case["id"])
 def test_public_case(case: dict[str, Any]) -> None:
     content, calls = get_parser(case["parser"]).parse(case["text"], tools=case["tools"])
     found = [(call.function.name, exact(json.loads(call.function.arguments))) for call in calls or []]
@@ -80,4 +69,4 @@ def exact(value: Any) -> str:
 
 
 def test_every_deviation_is_of_a_case() -> None:
-    assert set(DEVIATIONS) <= {case["id"] for case in read_cases()}
+    assert set(DEVIATIONS) <= {case["id"] for case in read_cases(CASES)}
