@@ -112,6 +112,8 @@ def _read_choice(choice: dict[str, Any], index: int, split_think: bool) -> Choic
 
 def _read_message(message: dict[str, Any], split_think: bool) -> ChatMessage:
     content = message.get("content")
+    if content is not None and not isinstance(content, str | list):
+        raise MalformedReply("the content of a message is neither text nor a list")
     reasoning = _reasoning(message, content)
     if split_think and reasoning is None and isinstance(content, str):
         reasoning, content = split_leading_think(content)
