@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import tarfile
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -208,11 +209,15 @@ def test_transfers_that_break_off_end_quietly_and_at_once(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "large").write_bytes(bytes(30_000_000))
 
+    tree = f"tree-{uuid.uuid4().hex}"  # some rungs see the tar of other tests as well
+
     async def body(sandbox: LocalSandbox) -> None:
-        await sandbox.exec("mkdir t; ln -s /etc/passwd t/a; head -c 50000000 /dev/urandom > t/b")
+        await sandbox.exec(
+            f"mkdir {tree}; ln -s /etc/passwd {tree}/a; head -c 50000000 /dev/urandom > {tree}/b"
+        )
         with pytest.raises(PermissionError):
-            await transfer.download_dir(sandbox, "t", tmp_path / "out")
-        assert (await sandbox.exec("pgrep -fc '[t]ar -c -f - -C'")).text.strip() == "0"
+            await transfer.download_dir(sandbox, tree, tmp_path / "out")
+        assert (await sandbox.exec(f"pgrep -fc '[t]ar -c -f - -C .* -- {tree}'")).text.strip() == "0"
 
         async def stream() -> AsyncIterator[bytes]:
             yield tarfile.TarInfo("file").tobuf()
@@ -221,7 +226,7 @@ def test_transfers_that_break_off_end_quietly_and_at_once(
         with pytest.raises(Interrupted):
             await sandbox.upload_tar(stream(), "u")
         for operation in (
-            lambda: transfer.download_dir(sandbox, "t", tmp_path / "out", refused=[]),
+            lambda: transfer.download_dir(sandbox, tree, tmp_path / "out", refused=[]),
             lambda: transfer.upload_dir(sandbox, tmp_path / "in", "u"),
         ):
             for wait in (0, 0.005, 0.03):

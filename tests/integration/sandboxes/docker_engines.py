@@ -53,29 +53,63 @@ def wait_for(attempt: Callable[[], object]) -> None:
     raise AssertionError("a server did not start")
 
 
+def answers(path: str) -> bool:
+    """Whether the engine at a socket has started wholly: it listens before that."""
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(10)
+            client.connect(path)
+            client.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in client.recv(100)
+    except OSError:
+        return False
+
+
+def start_engine(directory: Path, *options: str) -> subprocess.Popen[bytes]:
+    """Start a Docker engine and wait until it answers. One that gives up (its containerd has 15 s to
+    start, which a busy machine may not keep) is started again; the last one's log is shown."""
+    log = directory / "dockerd.log"
+    for _ in range(3):
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    *(
+                        "dockerd",
+                        "--data-root",
+                        str(directory / "data"),
+                        "--exec-root",
+                        str(directory / "run"),
+                    ),
+                    *(
+                        "-H",
+                        f"unix://{directory / 'd.sock'}",
+                        "-p",
+                        str(directory / "pid"),
+                        "--iptables=false",
+                    ),
+                    *options,
+                ],
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if answers(str(directory / "d.sock")):
+                return process
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+    raise AssertionError("dockerd did not start:\n" + log.read_text(errors="replace")[-3000:])
+
+
 @contextmanager
 def own_engine(directory: Path, *options: str) -> Iterator[Address]:
     """A Docker engine of a test's own, with its data below ``directory``."""
     if os.geteuid() != 0 or not shutil.which("dockerd"):
         pytest.skip("an engine of its own needs root and dockerd")
-    path = str(directory / "d.sock")
-    process = subprocess.Popen(
-        [
-            *("dockerd", "--data-root", str(directory / "data"), "--exec-root", str(directory / "run")),
-            *("-H", f"unix://{path}", "-p", str(directory / "pid"), "--iptables=false"),
-            *options,
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def connect() -> None:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(path)
-
+    process = start_engine(directory, *options)
     try:
-        wait_for(connect)
-        yield Address(path=path)
+        yield Address(path=str(directory / "d.sock"))
     finally:
         process.terminate()
         process.wait(60)
