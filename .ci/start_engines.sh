@@ -28,7 +28,7 @@ if [ ! -e "$rootfs" ]; then
 fi
 
 answers() { curl -sf --unix-socket "$1" http://engine/_ping >/dev/null; }
-wait_for() { for _ in $(seq 200); do answers "$1" && return; sleep 0.1; done; return 1; }
+wait_for() { for _ in $(seq 600); do answers "$1" && return; sleep 0.1; done; return 1; }
 
 import_images() { # client command: the images that tests name
   "$@" image inspect sandbox/debian >/dev/null 2>&1 || "$@" import "$rootfs" sandbox/debian >/dev/null
