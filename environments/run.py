@@ -22,7 +22,7 @@ import environments
 from environments.errors import BadRequest, RunAborted, StoreError
 from environments.lag_monitor import lag_monitor
 from environments.outcomes import one_line
-from environments.records import Attempt, Outcome, Provenance
+from environments.records import Attempt, Ending, Outcome, Provenance
 from environments.scheduler import Breaker
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class Run:
         """Whether they are kept in memory; a training that goes on for days only counts them."""
         self.evaluation_directory: Path | None = None
         """Where ``evaluate_log`` writes, where the workflow says so."""
+        self.unasked = 0
+        """Attempts that ended before the first reply, as their prompt does not fit."""
         self.errors: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
         self.tokens = 0
@@ -111,6 +113,8 @@ class Run:
         if self.keep_attempts:
             self.attempts.append(attempt)
         self.tokens += attempt.usage.completion_tokens
+        if attempt.ending is Ending.CONTEXT_LENGTH and not attempt.turns:
+            self._note_unasked(attempt)
         if attempt.valid:
             self._worked = True
             self.scored += 1
@@ -122,6 +126,16 @@ class Run:
                 self.note(
                     f"{attempt.item_id} attempt {attempt.attempt}: {attempt.outcome}: {failure.message}"
                 )
+
+    def _note_unasked(self, attempt: Attempt) -> None:
+        """A score without one reply tells of the configuration, not of the model: say so, once."""
+        self.unasked += 1
+        if self.unasked == 1:
+            self.note(
+                f"{attempt.item_id} attempt {attempt.attempt}: its prompt and tools alone are longer than "
+                "the model's context, so the model was not asked; shorten them, or serve the model with a "
+                "longer context (openai.context_length where the server does not tell it)"
+            )
 
     def note_retry(self, attempt: Attempt) -> None:
         """An attempt failed and is tried again."""

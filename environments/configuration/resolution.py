@@ -27,6 +27,7 @@ from environments.configuration.validation import (
     validate,
 )
 from environments.configuration.yaml_file import find_config, read_config
+from environments.errors import ConfigError
 
 Subcommand = Literal["serve", "process", "evaluate"]
 ConfigFiles = str | Path | Sequence[str | Path] | None
@@ -74,6 +75,7 @@ def resolve(
         ConfigError: with one line for each thing that is wrong.
     """
     problems = Problems()
+    _check_arguments(env, openai)
     env_source, servers = initial(cls)
     settings = {**env_source.settings, **_workflow_settings(cls, subcommand, env_source.settings)}
     for path in [config] if isinstance(config, str | Path) else config or []:
@@ -95,6 +97,19 @@ def resolve(
     if subcommand == "evaluate":
         settings |= _evaluation_directory(cls, settings)
     return _build(Source(env_source.model, settings), servers, problems)
+
+
+def _check_arguments(env: object, openai: object) -> None:
+    """Raise ``ConfigError`` for arguments of a kind that no setting can be read from."""
+    if env is not None and not isinstance(env, Mapping):
+        raise ConfigError(f'env must be a mapping like {{"limit": 3}}, not {type(env).__name__}: {env!r:.80}')
+    several = openai if isinstance(openai, Sequence) and not isinstance(openai, str | bytes) else [openai]
+    for one in several:
+        if one is not None and not isinstance(one, Mapping):
+            raise ConfigError(
+                'openai must be a mapping like {"model_name": "m"}, or a list of those, '
+                f"not {type(one).__name__}: {one!r:.80}"
+            )
 
 
 def _build(env_source: Source, servers: list[Source], problems: Problems) -> Effective:

@@ -159,6 +159,8 @@ def _read_calls(message: dict[str, Any]) -> list[ToolCall]:
     if not isinstance(calls, list):
         raise MalformedReply("tool_calls is not a list")
     found = [_read_call(call) for call in calls if isinstance(call, dict)]
+    if calls and not found:
+        raise MalformedReply("no entry of tool_calls is an object")
     legacy = message.get("function_call")
     if not found and isinstance(legacy, dict) and legacy.get("name"):
         found.append(_read_call({"function": legacy}))

@@ -55,6 +55,8 @@ async def evaluate(environment: BaseEnv) -> RunReport:
                 f"{len(failures)} failed ({', '.join(f'{n} {k}' for k, n in kinds.items())}); the same "
                 "command tries them again"
             )
+        if run.unasked:
+            parts.append(f"{run.unasked} attempts without a reply: their prompts do not fit the context")
         return RunReport(
             complete=complete,
             message="; ".join(parts),

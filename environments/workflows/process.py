@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
-from environments.errors import ConfigError, RunAborted
+from environments.errors import ConfigError, HermesError, RunAborted, UnknownName
 from environments.grouping import new_group
 from environments.records import ScoredDataGroup
 from environments.run import Run, RunReport, open_run
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FRUITLESS_DRAWS = 10_000
 """Draws in a row that the item filters leave out before the run gives up: no such item comes."""
+
+_NAMED_IDS = 1_000
 
 
 async def process(environment: BaseEnv) -> RunReport:
@@ -77,10 +79,7 @@ class _Process:
                 if not self.item_filter.takes(group.item_id):
                     fruitless += 1
                     if fruitless >= FRUITLESS_DRAWS:
-                        raise RunAborted(
-                            f"{fruitless} items in a row match none of --env.item_ids / --env.limit; "
-                            f"the last one was {group.item_id!r}"
-                        )
+                        raise self.item_filter.fruitless(fruitless)
                     continue
                 fruitless = 0
                 draw += 1
@@ -167,6 +166,8 @@ class _Process:
         tool_errors = sum(len(attempt.tool_errors) for attempt in run.attempts)
         if tool_errors:
             parts.append(f"{tool_errors} tool calls failed")
+        if run.unasked:
+            parts.append(f"{run.unasked} attempts without a reply: their prompts do not fit the context")
         if self.failed_groups:
             parts.append(f"{self.failed_groups} groups failed; the same command tries them again")
         if run.scored:
@@ -198,23 +199,32 @@ class ItemFilter:
     def __init__(self, globs: list[str] | None, limit: int | None) -> None:
         self.globs, self.limit = globs, limit
         self.seen: dict[str, None] = {}
+        self.passed_over: dict[str, None] = {}
+        """Ids that no glob matches, the first of them: what a message names."""
 
     def takes(self, item_id: str) -> bool:
         """Whether an item is used; remembers it where the limit counts."""
         if item_id in self.seen:
             return True
         if self.globs is not None and not any(fnmatch.fnmatchcase(item_id, glob) for glob in self.globs):
+            if len(self.passed_over) < _NAMED_IDS:
+                self.passed_over[item_id] = None
             return False
         if self.limit is not None and len(self.seen) >= self.limit:
             return False
         self.seen[item_id] = None
         return True
 
+    def fruitless(self, draws: int) -> HermesError:
+        """The error for that many items in a row that were left out."""
+        for glob in self.globs or []:
+            if not any(fnmatch.fnmatchcase(name, glob) for name in self.seen):
+                return UnknownName("item", glob, list(self.passed_over), "--env.item_ids")
+        return RunAborted(f"{draws} items in a row were left out by --env.item_ids / --env.limit")
+
 
 def check_globs(globs: list[str] | None, known: list[str]) -> None:
     """Raise ``UnknownName`` for a glob that matches no item."""
-    from environments.errors import UnknownName
-
     for glob in globs or []:
         if not any(fnmatch.fnmatchcase(name, glob) for name in known):
             raise UnknownName("item", glob, known, "--env.item_ids")

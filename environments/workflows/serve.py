@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments.errors import ConfigError, RunAborted
+from environments.errors import ConfigError
 from environments.grouping import new_group
 from environments.run import Run, RunReport, open_run
 from environments.scheduler import Pool
@@ -207,9 +207,7 @@ class _Serving:
         if not self.item_filter.takes(group.item_id):
             self.fruitless += 1
             if self.fruitless >= FRUITLESS_DRAWS:
-                raise RunAborted(
-                    f"{self.fruitless} items in a row match none of --env.item_ids / --env.limit"
-                )
+                raise self.item_filter.fruitless(self.fruitless)
             return
         self.fruitless = 0
         draw, self.draw = self.draw, self.draw + 1

@@ -128,7 +128,10 @@ def test_calls_in_an_unknown_form_are_the_servers_failure() -> None:
         read_chat({"choices": [{"message": message}]}, split_think=False)
 
 
-@pytest.mark.parametrize("garbled", [{"content": 5}, {"content": {}}, {"content": True}])
+@pytest.mark.parametrize(
+    "garbled",
+    [{"content": 5}, {"content": {}}, {"content": True}, {"tool_calls": [None]}, {"tool_calls": ["ls"]}],
+)
 def test_garbled_fields_are_the_servers_failure_and_no_empty_reply(garbled: dict[str, Any]) -> None:
     with pytest.raises(MalformedReply):
         read_chat({"choices": [{"message": {"role": "assistant", **garbled}}]}, split_think=False)

@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
+from environments.attempt_scope import current_attempt
 from environments.base_env import BaseEnv
 from environments.config import APIServerConfig, BaseEnvConfig
-from environments.errors import ResumeMismatch, RunAborted, SandboxError, ServerUnavailable, VerifierError
-from environments.records import Item, ScoredDataItem
+from environments.errors import (
+    ConfigError,
+    ResumeMismatch,
+    RunAborted,
+    SandboxError,
+    ServerUnavailable,
+    UnknownName,
+    VerifierError,
+)
+from environments.records import Ending, Item, ScoredDataItem
 from environments.run import RunReport
 
 Behaviour = Callable[[int, int], Any]
@@ -256,6 +265,48 @@ def test_limit_and_item_ids(tmp_path: Path) -> None:
     env = environment(path, item_ids=["n3", "n1*"], limit=3, total_steps=3)
     asyncio.run(env.process_manager())
     assert {line["metadata"][0]["item_id"] for line in lines(path)} == {"n1", "n3", "n10"}
+
+
+def test_item_ids_that_no_item_has_name_those_that_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("environments.workflows.process.FRUITLESS_DRAWS", 50)
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(UnknownName, match=r"'m1' in --env.item_ids.*n1"):
+        asyncio.run(environment(path, item_ids=["m1"]).process_manager())
+    with pytest.raises(RunAborted, match=r"--env.limit"):
+        asyncio.run(environment(path, limit=2).process_manager())
+
+
+def test_attempts_whose_prompt_does_not_fit_are_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Long(NumberEnv):
+        async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
+            scope = current_attempt.get()
+            assert scope is not None
+            scope.record.ending = Ending.CONTEXT_LENGTH
+            return await super().collect_trajectory(item)
+
+    config = environment(tmp_path / "out.jsonl", total_steps=3).config
+    report = asyncio.run(Long(config, [APIServerConfig(server_type="nop")]).process_manager())
+    assert report.complete
+    assert "6 attempts without a reply" in report.message
+    assert capsys.readouterr().err.count("longer than the model's context") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"env": 5}, "env"),
+        ({"env": ["limit"]}, "env"),
+        ({"openai": "m"}, "openai"),
+        ({"openai": [5]}, "openai"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"{named} must be a mapping"):
+        asyncio.run(NumberEnv.run("process", **arguments))
 
 
 def test_evaluate_counts_repeats_and_resumes(tmp_path: Path) -> None:
