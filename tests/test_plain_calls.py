@@ -87,11 +87,11 @@ def test_asyncio_timeout_reaches_into_a_plain_call() -> None:
 def test_plain_calls_in_gathered_subtasks_run_side_by_side() -> None:
     async def reward(ctx: Context) -> list[Any]:
         async def check(number: int) -> Any:
-            return ctx.work(number, 0.3)
+            return ctx.work(number, 2)
 
         started = time.monotonic()
         results = await asyncio.gather(*(check(number) for number in range(10)))
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 15
         return list(results)
 
     assert in_user_code(reward) == list(range(10))

@@ -7,6 +7,7 @@ twice, in whatever order they had finished.
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 from functools import partial
 from pathlib import Path
@@ -80,6 +81,7 @@ class _Process:
                     fruitless += 1
                     if fruitless >= FRUITLESS_DRAWS:
                         raise self.item_filter.fruitless(fruitless)
+                    await asyncio.sleep(0)  # get_next_item may never wait, and others shall run
                     continue
                 fruitless = 0
                 draw += 1
