@@ -256,6 +256,53 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         default=None, description="Tool to its own result size."
     )
 
+    web_search_provider: Literal["exa", "tavily", "firecrawl", "brave", "searxng", "duckduckgo"] | None = (
+        Field(
+            default=None,
+            description="Who answers web_search; unset: the first whose variable is set (EXA_API_KEY, "
+            "TAVILY_API_KEY, FIRECRAWL_API_KEY, BRAVE_API_KEY, SEARXNG_URL). duckduckgo needs no key.",
+        )
+    )
+    web_search_url: str | None = Field(
+        default=None, description="Address of the search API; needed for SearXNG, else the provider's own."
+    )
+    web_allowed_hosts: list[str] | None = Field(
+        default=None,
+        description="Hosts on private addresses that web and browser tools may reach: names, addresses, "
+        "blocks; with :port where it is not 80 or 443.",
+    )
+    web_cache: Literal["record", "replay", "off"] = Field(
+        default="record",
+        description="Web answers: kept and given again, kept ones alone (no fetching), or not kept.",
+    )
+    web_cache_directory: str | None = Field(
+        default=None, description="Directory of recorded web answers; unset: in the run's own."
+    )
+    web_timeout: float = Field(default=30.0, gt=0, description="Seconds for one page or one search.")
+    web_max_bytes: int = Field(default=10_000_000, ge=1, description="Longest page that is read.")
+    web_robots: bool = Field(default=True, description="Leave alone what robots.txt forbids programs.")
+    browser_path: str | None = Field(
+        default=None, description="Chromium program of the browser tools; unset: found in PATH."
+    )
+    browser_timeout: float = Field(
+        default=30.0, gt=0, description="Seconds for a page to load or an action to take effect."
+    )
+    browser_max_contexts: int = Field(
+        default=32, ge=1, description="Rollouts that use the browser at a time; others wait."
+    )
+    vision_base_url: str | None = Field(
+        default=None,
+        description="OpenAI-compatible API for vision_analyze and browser_vision; its key: VISION_API_KEY or "
+        "OPENAI_API_KEY in the environment.",
+    )
+    vision_model: str | None = Field(default=None, description="Model that looks at pictures.")
+    image_base_url: str | None = Field(
+        default=None,
+        description="OpenAI-compatible API for image_generate; its key: IMAGE_API_KEY or OPENAI_API_KEY in "
+        "the environment.",
+    )
+    image_model: str | None = Field(default=None, description="Model that makes pictures.")
+
     allow_unisolated: bool = Field(
         default=False, description="Let a model run commands although this machine offers no isolation."
     )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from environments.sandboxes.base import Backend, Sandbox, SandboxSpec
     from environments.tool_context import ToolContext
     from environments.tools.base import Tool, ToolSettings
+    from environments.tools.shared import SharedResources
     from environments.tools.toolbox import Toolbox
 
 __all__ = [
@@ -80,6 +81,7 @@ class HermesAgentBaseEnv(BaseEnv):
     ) -> None:
         super().__init__(config, server_configs, slurm, testing)
         self._backend: Backend | None = None
+        self._shared_tools: SharedResources | None = None
 
     # What a subclass writes.
 
@@ -172,6 +174,7 @@ class HermesAgentBaseEnv(BaseEnv):
             None if named is not None else config.distribution,
             group.seed if group is not None else config.seed,
             brought=self.custom_tools,
+            settings=self.tool_settings(),
         )
         return list(selection.tools)
 
@@ -194,6 +197,9 @@ class HermesAgentBaseEnv(BaseEnv):
     def tool_settings(self) -> ToolSettings:
         """Limits of the tools, from the configuration."""
         from environments.tools.base import ToolSettings
+        from environments.tools.browser.settings import BrowserSettings
+        from environments.tools.vision_settings import EndpointSettings
+        from environments.tools.web.settings import WebSettings
 
         config = self.config
         return ToolSettings(
@@ -202,7 +208,34 @@ class HermesAgentBaseEnv(BaseEnv):
             turn_budget_chars=config.turn_budget_chars,
             preview_size_chars=config.preview_size_chars,
             tool_result_overrides=dict(config.tool_result_overrides or {}),
+            web=WebSettings(
+                provider=config.web_search_provider,
+                url=config.web_search_url,
+                allowed_hosts=tuple(config.web_allowed_hosts or ()),
+                cache=config.web_cache,
+                cache_directory=config.web_cache_directory,
+                timeout=config.web_timeout,
+                max_bytes=config.web_max_bytes,
+                robots=config.web_robots,
+            ),
+            browser=BrowserSettings(
+                path=config.browser_path,
+                timeout=config.browser_timeout,
+                max_contexts=config.browser_max_contexts,
+            ),
+            vision=EndpointSettings(config.vision_base_url, config.vision_model),
+            image=EndpointSettings(config.image_base_url, config.image_model),
         )
+
+    @property
+    def shared_tools(self) -> SharedResources:
+        """What the tools of the run's rollouts have together; closed with the environment."""
+        if self._shared_tools is None:
+            from environments.tools.shared import SharedResources
+
+            run = self.active_run
+            self._shared_tools = SharedResources(run.directory if run is not None else None)
+        return self._shared_tools
 
     def empty_toolbox(self) -> Toolbox:
         """A toolbox for rollouts without tools; every call gets a helpful error."""
@@ -391,10 +424,15 @@ class HermesAgentBaseEnv(BaseEnv):
         logger.warning("the local backend runs without isolation on this machine")
 
     async def close(self) -> None:
-        """Release sandboxes and servers."""
+        """Release sandboxes, servers and what tools share."""
         backend, self._backend = self._backend, None
+        shared, self._shared_tools = self._shared_tools, None
         try:
-            if backend is not None:
-                await backend.close()
+            if shared is not None:
+                await shared.close()
         finally:
-            await super().close()
+            try:
+                if backend is not None:
+                    await backend.close()
+            finally:
+                await super().close()

@@ -157,7 +157,11 @@ class Rollout:
             state = (
                 self._toolbox.state
                 if self._toolbox is not None
-                else ToolState(sandbox=await self.sandbox(), settings=self.environment.tool_settings())
+                else ToolState(
+                    sandbox=await self.sandbox(),
+                    settings=self.environment.tool_settings(),
+                    shared=self.environment.shared_tools,
+                )
             )
             toolbox = Toolbox(tools, state)
             if names is not None:
@@ -305,8 +309,8 @@ class Rollout:
         kept = False
         try:
             kept = sandbox is not None and await self._keep(sandbox)
-            if self._toolbox is not None and not kept:
-                await self._toolbox.cleanup()
+            if self._toolbox is not None:
+                await (self._toolbox.state.close() if kept else self._toolbox.cleanup())
         finally:
             if session is not None:
                 await session.close()

@@ -26,6 +26,7 @@ _CONCURRENCY = {
     "tool_pool_size",
     "sandbox_creation_concurrency",
     "max_concurrent_tasks",
+    "browser_max_contexts",
     "eval_concurrency",
 }
 _SCHEDULE = {
@@ -65,10 +66,20 @@ _FAILURES = {
     "reward_timeout",
     "terminal_lifetime",
 }
+_PLACES = {"browser_path", "web_cache_directory", "web_search_url", "vision_base_url", "image_base_url"}
 _LIFE_CYCLE = {"keep_sandboxes", "kept_sandbox_lifetime"}
 _PERMISSIONS = {"allow_unisolated", "local_isolation"}
 NOT_AFFECTING: frozenset[str] = frozenset().union(
-    _CONCURRENCY, _SCHEDULE, _LOGGING, _OUTPUT, _SELECTION, _GROUPS, _FAILURES, _LIFE_CYCLE, _PERMISSIONS
+    _CONCURRENCY,
+    _SCHEDULE,
+    _LOGGING,
+    _OUTPUT,
+    _SELECTION,
+    _GROUPS,
+    _FAILURES,
+    _PLACES,
+    _LIFE_CYCLE,
+    _PERMISSIONS,
 )
 """Environment fields that may change between a run and its resume."""
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from environments.sandboxes.base import Sandbox
+from environments.tools.browser.settings import BrowserSettings
+from environments.tools.shared import SharedResources
+from environments.tools.vision_settings import EndpointSettings
+from environments.tools.web.settings import WebSettings
 
 JSON = dict[str, Any]
 
@@ -20,6 +25,10 @@ class ToolSettings:
     turn_budget_chars: int = 200_000
     preview_size_chars: int = 1_500
     tool_result_overrides: dict[str, int] = field(default_factory=dict)
+    web: WebSettings = field(default_factory=WebSettings)
+    browser: BrowserSettings = field(default_factory=BrowserSettings)
+    vision: EndpointSettings = field(default_factory=EndpointSettings)
+    image: EndpointSettings = field(default_factory=EndpointSettings)
 
 
 @dataclass(slots=True)
@@ -30,6 +39,17 @@ class ToolState:
     settings: ToolSettings = field(default_factory=ToolSettings)
     slots: dict[str, Any] = field(default_factory=dict)
     """One entry per tool family (shell, processes, todo list), made at first use."""
+    shared: SharedResources = field(default_factory=SharedResources)
+    """What the rollouts of the run have together."""
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """Called at the end of the rollout, the last one first, by tools that hold more than memory."""
+
+    async def close(self) -> None:
+        """Give back what the tools hold outside the sandbox. Idempotent."""
+        async with AsyncExitStack() as stack:
+            for closer in self.closers:
+                stack.push_async_callback(closer)
+            self.closers.clear()
 
 
 ToolFunction = Callable[..., Awaitable[JSON]]
@@ -54,6 +74,15 @@ class Tool:
     exempt_from_budget: bool = False
     requirement: Callable[[], str | None] | None = None
     """Returns None when the tool can be used here, else what is missing and how to get it."""
+    configured_requirement: Callable[[ToolSettings], str | None] | None = None
+    """The same, for a tool whose needs depend on the configuration."""
+
+    def missing(self, settings: ToolSettings) -> str | None:
+        """What the tool lacks here and how to get it; None when it can be used."""
+        reason = self.requirement() if self.requirement is not None else None
+        if reason is None and self.configured_requirement is not None:
+            reason = self.configured_requirement(settings)
+        return reason
 
     def schema(self) -> JSON:
         """The definition that goes to the model."""

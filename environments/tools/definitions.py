@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from environments.errors import ConfigError
-from environments.tools.base import JSON, Tool
+from environments.tools.base import JSON, Tool, ToolSettings
 from environments.tools.registry import all_tools
 from environments.tools.toolsets import (
     distribution as percentages_of,
@@ -56,6 +56,7 @@ def select_tools(
     distribution: str | None = None,
     seed: int = 0,
     brought: Iterable[Tool] = (),
+    settings: ToolSettings | None = None,
 ) -> ToolSelection:
     """The tools of one group: drawn from a distribution if there is one, else the enabled ones.
 
@@ -64,15 +65,19 @@ def select_tools(
 
     A tool that cannot be used here is a ``ConfigError`` if ``enabled`` asked for it; out of all
     toolsets (``enabled=None``) or out of a distribution it is left out, and that is logged once.
+    What a tool needs may depend on ``settings``.
     """
+    settings = settings or ToolSettings()
     own, disabled = _brought(brought, disabled)
     if distribution is not None:
         if enabled is not None:
             _say_once(f"enabled_toolsets has no effect beside the distribution {distribution!r}")
-        selection = _available(resolve_toolsets(_draw(distribution, disabled, seed), disabled))
+        selection = _available(
+            resolve_toolsets(_draw(distribution, disabled, seed, settings), disabled), settings
+        )
     else:
         names = resolve_toolsets(_without(enabled, own), disabled)
-        selection = _available(name for name in names if name not in own)
+        selection = _available([name for name in names if name not in own], settings)
         if enabled is not None and selection.missing:
             raise ConfigError(_refusal(enabled, selection.missing))
     if selection.missing:
@@ -100,19 +105,19 @@ def _in_tables(name: str) -> bool:
     return name in toolset_names() or name in known_tool_names()
 
 
-def _draw(name: str, disabled: list[str] | None, seed: int) -> list[str]:
+def _draw(name: str, disabled: list[str] | None, seed: int, settings: ToolSettings) -> list[str]:
     """A draw that leaves at least one tool, where the distribution has any that can be used."""
     drawn = sample_toolsets_from_distribution(name, seed)
-    if _available(resolve_toolsets(drawn, disabled)).tools:
+    if _available(resolve_toolsets(drawn, disabled), settings).tools:
         return drawn
     percentages = percentages_of(name)
     usable = {
         toolset: percentage
         for toolset, percentage in percentages.items()
-        if _available(resolve_toolsets([toolset], disabled)).tools
+        if _available(resolve_toolsets([toolset], disabled), settings).tools
     }
     if not usable:
-        missing = _available(resolve_toolsets(list(percentages), None)).missing
+        missing = _available(resolve_toolsets(list(percentages), None), settings).missing
         raise ConfigError(
             f"distribution {name!r} has no tool that can be used"
             + (f": {_list_of_reasons(missing)}" if missing else " once disabled_toolsets are taken away")
@@ -120,7 +125,7 @@ def _draw(name: str, disabled: list[str] | None, seed: int) -> list[str]:
     return [likeliest(usable)]
 
 
-def _available(names: Iterable[str]) -> ToolSelection:
+def _available(names: Iterable[str], settings: ToolSettings) -> ToolSelection:
     registered = all_tools()
     selection = ToolSelection()
     for name in names:
@@ -128,7 +133,7 @@ def _available(names: Iterable[str]) -> ToolSelection:
         if tool is None:
             selection.missing[name] = "not available in this version"
             continue
-        reason = tool.requirement() if tool.requirement is not None else None
+        reason = tool.missing(settings)
         if reason is None:
             selection.tools.append(tool)
         else:

@@ -90,7 +90,10 @@ class Toolbox:
 
     async def cleanup(self) -> None:
         """End what the tools left running; the sandbox itself belongs to the rollout."""
-        await kill_sessions(self.state)
+        try:
+            await kill_sessions(self.state)
+        finally:
+            await self.state.close()
 
     async def _run(self, name: Any, arguments: Any) -> ToolOutcome:
         tool = self._tools.get(name) if isinstance(name, str) else None

@@ -1,0 +1,1 @@
+"""The browser tools: one Chromium for the run, one isolated context for each rollout."""

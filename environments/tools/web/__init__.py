@@ -1,0 +1,1 @@
+"""The web tools: search, and the text of pages."""
