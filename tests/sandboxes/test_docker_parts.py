@@ -24,6 +24,7 @@ from environments.sandboxes.base import Resources, SandboxSpec
 from environments.sandboxes.docker import images, ownership
 from environments.sandboxes.docker.address import Address, find_address, parse_address
 from environments.sandboxes.docker.building import Ignored, read_context
+from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.credentials import authentication_header, credentials_for, registry_of
 from environments.sandboxes.docker.engine import Engine
 from environments.sandboxes.docker.execution import EndMark
@@ -216,6 +217,37 @@ def test_an_image_that_cannot_be_had_ends_the_run(tmp_path: Path) -> None:
     assert "me/tool" in str(error)
     assert "docker login" in str(error)
     assert registry.pulls == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "alone"),
+    [
+        ([["32619", "32619"], ["32700", "32619"]], True),
+        ([["444", "32619"], ["32619", "32619"]], True),  # the host's numbers have begun again
+        ([["444", "444"], ["32619", "32619"]], False),
+        ([["32619", "32619"], ["32700", "32700"]], False),
+    ],
+)
+def test_what_an_engine_lists_beside_the_first_process(
+    tmp_path: Path, rows: list[list[str]], alone: bool
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"Titles": ["PID", "SID"], "Processes": rows})
+
+    async def main() -> bool:
+        app = web.Application()
+        app.router.add_get("/{path:.*}/top", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(tmp_path / "engine.sock")).start()
+        engine = Engine(Address(path=str(tmp_path / "engine.sock")))
+        try:
+            return await Container(engine, "0" * 64, 60).only_init_runs()
+        finally:
+            await engine.close()
+            await runner.cleanup()
+
+    assert asyncio.run(main()) is alone
 
 
 def test_a_name_says_that_a_container_is_kept_and_until_when() -> None:

@@ -92,7 +92,8 @@ class Container:
     async def only_init_runs(self) -> bool:
         """Whether the engine, which the agent cannot deceive, sees no process but our first one's own.
 
-        A process outside cannot join the session of another: what is in that of process 1 is ours.
+        A process outside cannot join the session of another: what is in that of process 1 is ours. It need
+        not stand first: where the host's numbers have begun again, what it started has a lower one.
         """
         # Podman takes names of columns (anything else it would ask of the container's own ps), Docker
         # takes options of ps and refuses such names.
@@ -103,7 +104,7 @@ class Container:
             except EngineError:
                 continue
             if isinstance(listed, dict) and (rows := listed.get("Processes")):
-                return all(row[1] == rows[0][0] for row in rows)
+                return len({row[1] for row in rows}) == 1
         logger.debug("the engine cannot list the processes of %s", self.id[:12])
         return True
 
