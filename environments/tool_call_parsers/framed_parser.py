@@ -15,8 +15,8 @@ from environments.tool_call_parsers.json_calls import NotACall, read_arguments, 
 from environments.tool_call_parsers.json_scan import skip_blanks
 
 
-class FramedParser(ToolCallParser):
-    """The walk over frames; a family names its tokens and reads the header."""
+class CallFrameParser(ToolCallParser):
+    """The walk over frames; a family names its tokens and reads a call."""
 
     frame_open: ClassVar[str]
     frame_close: ClassVar[str]
@@ -29,6 +29,40 @@ class FramedParser(ToolCallParser):
             cls.opening = "|".join(map(re.escape, (cls.frame_open, cls.call_open, cls.frame_close)))
 
     @abstractmethod
+    def read_call(self, scan: Scan, start: int) -> int:
+        """Report the call whose opening token stands at ``start``; where the walk goes on."""
+
+    def read(self, scan: Scan, start: int) -> int:
+        """A call, or a token of the frame around calls."""
+        if scan.at(self.call_open, start):
+            return self.read_call(scan, start)
+        if scan.at(self.frame_close, start):
+            end = start + len(self.frame_close)
+            if scan.ends_frame(start):
+                scan.drop(start, end)
+            return end
+        first, accepted = skip_blanks(scan.text, start + len(self.frame_open)), scan.accepted
+        if not scan.at(self.call_open, first):
+            return self._no_call(scan, start, first)
+        end = self.read_call(scan, first)
+        if scan.accepted > accepted:
+            scan.drop(start, first)
+        return end
+
+    def _no_call(self, scan: Scan, start: int, position: int) -> int:
+        """A frame without a call at its beginning; the token may be a word in a sentence."""
+        if scan.ends_in(self.call_open, position):
+            scan.reject(
+                start, len(scan.text), CallStatus.TRUNCATED, "the text ends where a call should begin"
+            )
+            return len(scan.text)
+        return position
+
+
+class FramedParser(CallFrameParser):
+    """Frames of calls with a header and JSON; a family reads the header."""
+
+    @abstractmethod
     def read_header(self, scan: Scan, position: int) -> tuple[str, str | None, int]:
         """Name and id of the call whose header begins at ``position``, and where its arguments begin.
 
@@ -39,24 +73,8 @@ class FramedParser(ToolCallParser):
         """Past what the family writes between the arguments and the closing token."""
         return position
 
-    def read(self, scan: Scan, start: int) -> int:
-        """A call, or a token of the frame around calls."""
-        if scan.at(self.call_open, start):
-            return self._read_call(scan, start)
-        if scan.at(self.frame_close, start):
-            end = start + len(self.frame_close)
-            if scan.ends_frame(start):
-                scan.drop(start, end)
-            return end
-        first, accepted = skip_blanks(scan.text, start + len(self.frame_open)), scan.accepted
-        if not scan.at(self.call_open, first):
-            return self._no_call(scan, start, first)
-        end = self._read_call(scan, first)
-        if scan.accepted > accepted:
-            scan.drop(start, first)
-        return end
-
-    def _read_call(self, scan: Scan, start: int) -> int:
+    def read_call(self, scan: Scan, start: int) -> int:
+        """A header, and arguments in JSON."""
         try:
             header = skip_blanks(scan.text, start + len(self.call_open))
             name, identifier, position = self.read_header(scan, header)
@@ -85,15 +103,6 @@ class FramedParser(ToolCallParser):
             raise NotACall(
                 CallStatus.TRUNCATED, "the text ends", name=name, resume=position, reach=position, ended=True
             )
-        return position
-
-    def _no_call(self, scan: Scan, start: int, position: int) -> int:
-        """A frame without a call at its beginning; the token may be a word in a sentence."""
-        if scan.ends_in(self.call_open, position):
-            scan.reject(
-                start, len(scan.text), CallStatus.TRUNCATED, "the text ends where a call should begin"
-            )
-            return len(scan.text)
         return position
 
 

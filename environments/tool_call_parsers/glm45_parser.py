@@ -17,13 +17,15 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _BEGUN = re.compile(r"\s*[\w.:/-]*\s*(?:<[/\w]*)?\Z")
 
 
-def key_value_grammar(prefix: str = "") -> CompiledGrammar:
-    """The grammar of tags that all begin with ``prefix``."""
-    tag = f"<{prefix}"
+def key_value_grammar(prefix: str = "", between: str = "") -> CompiledGrammar:
+    """The grammar of tags that all begin with ``prefix``; ``between`` matches what may stand between a key
+    and its value."""
+    tag = f"<{re.escape(prefix)}"
+    end = f"</{re.escape(prefix)}"
     return TagGrammar(
-        call=rf"{tag}tool_call>(?P<name>[^<>{{]*)(?=<{prefix}arg_key>|</{prefix}tool_call>)",
+        call=rf"{tag}tool_call>(?P<name>[^<>{{]*)(?={tag}arg_key>|{end}tool_call>)",
         call_close=f"</{prefix}tool_call>",
-        parameter=rf"{tag}arg_key>(?P<key>[^<>]*)</{prefix}arg_key>\s*{tag}arg_value>",
+        parameter=rf"{tag}arg_key>(?P<key>[^<>]*){end}arg_key>\s*{between}{tag}arg_value>",
         parameter_close=f"</{prefix}arg_value>",
     ).compiled()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from environments.tool_call_parsers.base import CallStatus, Scan, ToolCallParser
+from environments.tool_call_parsers.hermes_parser import read_json_block
 from environments.tool_call_parsers.json_calls import NotACall, refuse
 from environments.tool_call_parsers.json_scan import skip_blanks
 from environments.tool_call_parsers.tag_scan import CompiledGrammar, TagGrammar, read_tagged_call
@@ -44,8 +45,16 @@ class BlockParser(ToolCallParser):
         text = scan.text
         block = next((block for block in self.blocks if text.startswith(block.opening, start)), None)
         body = start + len(block.opening) if block else start
-        block = block or self.blocks[0]
-        begin, position = start, self._next_call(scan, block, body)
+        return self.read_block(scan, block or self.blocks[0], start, body)
+
+    def name_of(self, scan: Scan, name: str) -> str:
+        """The tool that is meant by the ``name`` in a call."""
+        return name
+
+    def read_block(self, scan: Scan, block: Block, start: int, body: int) -> int:
+        """The calls from ``body`` on; the first of them takes what stands from ``start`` to it along."""
+        text = scan.text
+        begin, position = start, self.next_call(scan, block, body)
         if position < 0:
             return self._no_call(scan, block, start, skip_blanks(text, body))
         while position >= 0:
@@ -53,16 +62,16 @@ class BlockParser(ToolCallParser):
                 call = read_tagged_call(scan, position, block.grammar)
             except NotACall as problem:
                 begin = refuse(scan, begin, problem, block.call_open, block.call_close)
-                position = self._next_call(scan, block, begin)
+                position = self.next_call(scan, block, begin)
                 continue
             end = _behind(block.after, text, call.end)
             closed = scan.at(block.closing, end)
             end += len(block.closing) * closed
-            scan.accept(begin, end, call.name, call.arguments, call.values)
-            begin, position = end, -1 if closed else self._next_call(scan, block, end)
+            scan.accept(begin, end, self.name_of(scan, call.name), call.arguments, call.values)
+            begin, position = end, -1 if closed else self.next_call(scan, block, end)
         return begin
 
-    def _next_call(self, scan: Scan, block: Block, position: int) -> int:
+    def next_call(self, scan: Scan, block: Block, position: int) -> int:
         """Where the next call of the same block begins, -1 where there is none."""
         following = _behind(block.before, scan.text, position)
         if block.grammar.call.match(scan.text, following):
@@ -158,3 +167,19 @@ class Step3Parser(BlockParser):
     opening = "<｜tool_calls_begin｜>"
     markers = ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>")
     stop_texts = ("<|EOT|>",)
+
+
+class DotsParser(BlockParser):
+    """Dots: tags, or JSON as Hermes writes it."""
+
+    blocks = (invoke_block("<dots_function_call>", "</dots_function_call>"),)
+    opening = blocks[0].opening
+    markers = (blocks[0].opening, blocks[0].closing)
+    stop_texts = ("<|endofresponse|>", "<|im_end|>")
+
+    def read(self, scan: Scan, start: int) -> int:
+        """One block of either form."""
+        opening, closing = self.markers
+        if scan.text.startswith(("{", "["), skip_blanks(scan.text, start + len(opening))):
+            return read_json_block(scan, start, opening, closing)
+        return super().read(scan, start)

@@ -1,7 +1,7 @@
 """Reading one Python literal out of running text.
 
-Strings, numbers, ``True``, ``False``, ``None`` (and JSON's spelling of them), lists, tuples, sets of
-nothing, and mappings with string keys. Nothing is evaluated.
+Strings, numbers, ``True``, ``False``, ``None`` (and JSON's spelling of them), lists, tuples, sets, and
+mappings with string keys. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -164,12 +164,17 @@ def _read_tuple(text: str, position: int, depth: int) -> tuple[Any, int]:
     return (items[0] if len(items) == 1 and text[last] != "," else items), end
 
 
-def _read_mapping(text: str, position: int, depth: int) -> tuple[dict[str, Any], int]:
+def _read_mapping(text: str, position: int, depth: int) -> tuple[dict[str, Any] | list[Any], int]:
+    """A mapping, or a set, which is read as a list."""
     members: dict[str, Any] = {}
-    position = skip_blanks(text, position)
+    begin = position = skip_blanks(text, position)
     while not text.startswith("}", position):
+        first = position == begin
         key, position = read_literal(text, position, depth - 1)
         position = skip_blanks(text, position)
+        if first and text.startswith((",", "}"), position):
+            items, end = _read_items(text, _after_item(text, position, "}"), "}", depth)
+            return [key, *items], end
         if not text.startswith(":", position):
             raise NotPython("expecting ':'", ended=position >= len(text))
         if not isinstance(key, str):

@@ -48,10 +48,14 @@ class Scan:
     def is_marker(self, marker: str, position: int) -> bool:
         """Whether what reads like ``marker`` at ``position`` was sampled as that one token.
 
-        Always so for plain text, and for markers that are no token of their own.
+        Always so for plain text, and for what neither is a token of its own nor begins with one.
         """
         places = self._markers.get(marker)
-        return places is None or position in places
+        return not self.spelled_out(position) if places is None else position in places
+
+    def sampled(self, marker: str) -> bool:
+        """Whether ``marker`` is a token here, so that nothing spelled out can pass for it."""
+        return marker in self._markers
 
     def spelled_out(self, position: int) -> bool:
         """Whether some marker reads at ``position`` that was not sampled as its token."""

@@ -99,14 +99,15 @@ def _untyped_value(text: str, types: frozenset[str]) -> tuple[Any, str]:
         pass
     else:
         return value, strict_text(body, value)
-    # Where a type is known the text is no string, so a Python literal can only be a value.
+    # Where a type is known the text is no string, so a Python literal of that type can only be a value.
     if types or body in ("True", "False", "None"):
         try:
             value = parse_literal(body)
         except NotPython:
             pass
         else:
-            return value, json_text(value)
+            if not isinstance(value, list | dict) or _type_of_value(value) in types:
+                return value, json_text(value)
     return text, json_text(text)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from environments.tool_call_parsers.json_scan import json_text, skip_blanks
 from environments.tool_call_parsers.result import CallStatus
 from environments.tool_call_parsers.scan import Scan
 
+_STRING_WORDS = ("true", "string")
+
 
 @dataclass(frozen=True)
 class TagGrammar:
@@ -26,8 +28,10 @@ class TagGrammar:
 
     ``call`` matches the opening of a call and has a group ``name``; ``parameter`` the opening of a
     value, with a group ``key`` and maybe a group ``string``, which is what the tag itself says of the
-    value ("true" or "false"). ``block_close`` closes what may stand around calls. ``newline``: the
-    template puts a line break between the tags and the value, which is no part of it.
+    value: "true" or "string" where it is a string. ``block_close`` closes what may stand around calls.
+    ``newline``: the template puts a line break between the tags and the value, which is no part of it.
+    ``quote`` are the marks between which a value may stand that nothing inside it ends but the second.
+    ``unescape`` gives the name or the key that was meant by what stands in the tag.
     """
 
     call: str
@@ -37,6 +41,8 @@ class TagGrammar:
     block_open: str = ""
     block_close: str = ""
     newline: bool = False
+    quote: tuple[str, str] | None = None
+    unescape: Callable[[str], str] = str.strip
 
     def compiled(self) -> CompiledGrammar:
         """The grammar, ready for use."""
@@ -96,9 +102,14 @@ class TagIndex:
         # the next token that ends a call. ``count`` stands for none.
         self._value_end = [count] * (count + 2)
         self._call_end = [count] * (count + 2)
+        self._quoted_end = [count] * (count + 2)
+        quote = grammar.grammar.quote
         for i in range(count - 1, -1, -1):
             kind = self._kinds[i]
             self._value_end[i], self._call_end[i] = self._value_end[i + 1], self._call_end[i + 1]
+            self._quoted_end[i] = self._quoted_end[i + 1]
+            if quote and kind == "value_end" and scan.text.endswith(quote[1], 0, self._starts[i]):
+                self._quoted_end[i] = i
             if kind == "nested":
                 behind = min(self._call_end[i + 1] + 1, count)
                 self._value_end[i], self._call_end[i] = self._value_end[behind], self._call_end[behind]
@@ -123,6 +134,11 @@ class TagIndex:
             i = self._call_end[i + 1] + 1 if self._kinds[i] == "nested" else i + 1
         return self._starts[end], openings
 
+    def quoted_end(self, start: int) -> int | None:
+        """Where the closing tag stands of the quoted value that begins at ``start``; None for nowhere."""
+        end = self._quoted_end[bisect_left(self._starts, start)]
+        return self._starts[end] if end < len(self._starts) else None
+
 
 @dataclass(slots=True)
 class TaggedCall:
@@ -140,17 +156,24 @@ def read_tagged_call(scan: Scan, start: int, grammar: CompiledGrammar) -> Tagged
     opening = grammar.call.match(scan.text, start)
     if opening is None:
         raise NotACall(CallStatus.MALFORMED, "its first tag is broken", resume=start + 1, reach=start + 1)
-    name = opening["name"].strip()
+    name = tags.unescape(opening["name"])
     if not name:
         raise NotACall(CallStatus.MISSING_NAME, "it has no name", resume=opening.end(), reach=opening.end())
     members: dict[str, tuple[Any, str]] = {}
     position = skip_blanks(scan.text, opening.end())
     while parameter := grammar.parameter.match(scan.text, position):
-        key = parameter["key"].strip()
-        end, position = _value_bounds(scan, parameter.end(), grammar, name, {*members, key})
-        text = _trimmed(scan.text[parameter.end() : end], tags.newline)
+        key = tags.unescape(parameter["key"])
+        if key in members:
+            raise NotACall(
+                CallStatus.MALFORMED,
+                f"it gives {json_text(key)} twice",
+                name=name,
+                resume=parameter.end(),
+                reach=parameter.end(),
+            )
+        text, position = _value_text(scan, parameter.end(), grammar, name, {*members, key})
         written_as = parameter.groupdict().get("string")
-        is_string = written_as == "true" if written_as else None
+        is_string = written_as in _STRING_WORDS if written_as else None
         members[key] = scan.tools.value(name, key, text, is_string=is_string)
         position = skip_blanks(scan.text, position)
     if scan.at(tags.call_close, position):
@@ -162,26 +185,39 @@ def read_tagged_call(scan: Scan, start: int, grammar: CompiledGrammar) -> Tagged
     return TaggedCall(name, f"{{{written}}}", values, position)
 
 
-def _value_bounds(
+def _value_text(
     scan: Scan, start: int, grammar: CompiledGrammar, name: str, given: Collection[str]
+) -> tuple[str, int]:
+    """The text of the value, and where what comes after its closing tag begins."""
+    index: TagIndex = scan.memo.get(grammar) or scan.memo.setdefault(grammar, TagIndex(scan, grammar))
+    tags, text = grammar.grammar, scan.text
+    body = skip_blanks(text, start)
+    if tags.quote and text.startswith(tags.quote[0], body):
+        body += len(tags.quote[0])
+        quoted_end = index.quoted_end(body)
+        if quoted_end is None:
+            raise _endless(scan, start, name)
+        return text[body : quoted_end - len(tags.quote[1])], quoted_end + len(tags.parameter_close)
+    end, after = _value_bounds(scan, start, grammar, index.value_end(start), name, given)
+    return _trimmed(text[start:end], tags.newline), after
+
+
+def _value_bounds(
+    scan: Scan,
+    start: int,
+    grammar: CompiledGrammar,
+    found: tuple[int, list[int]] | None,
+    name: str,
+    given: Collection[str],
 ) -> tuple[int, int]:
     """Where the value ends, and where what comes after its closing tag begins."""
-    index: TagIndex = scan.memo.get(grammar) or scan.memo.setdefault(grammar, TagIndex(scan, grammar))
-    found = index.value_end(start)
     if found is None:
-        raise NotACall(
-            CallStatus.UNCLOSED,
-            "a value has no closing tag",
-            name=name,
-            resume=start,
-            reach=len(scan.text),
-            ended=True,
-        )
+        raise _endless(scan, start, name)
     end, openings = found
     known = scan.tools.properties(name)
     for opening in openings:
         match = grammar.parameter.match(scan.text, opening)
-        key = match["key"].strip() if match else ""
+        key = grammar.grammar.unescape(match["key"]) if match else ""
         expected = key in known if known is not None else scan.text[opening - 1] == "\n"
         if expected and key not in given:
             return opening, opening  # the closing tag was forgotten
@@ -199,6 +235,17 @@ def _trimmed(value: str, newline: bool) -> str:
         return value
     value = value.removeprefix("\n")
     return value.removesuffix("\n")
+
+
+def _endless(scan: Scan, start: int, name: str) -> NotACall:
+    return NotACall(
+        CallStatus.UNCLOSED,
+        "a value has no closing tag",
+        name=name,
+        resume=start,
+        reach=len(scan.text),
+        ended=True,
+    )
 
 
 def _broken(scan: Scan, position: int, name: str, tags: TagGrammar) -> NotACall:

@@ -145,6 +145,60 @@ def _list_format(
     )
 
 
+def _minicpm5(calls: Sequence[Call]) -> str:
+    def value(value: Any) -> str:
+        text = _plain(value)
+        quoted = isinstance(value, str) and any(mark in text for mark in "<&\n")
+        return f"<![CDATA[{text}]]>" if quoted else text
+
+    return "\n".join(
+        f'<function name="{name}">'
+        + "".join(f'<param name="{key}">{value(v)}</param>' for key, v in arguments.items())
+        + "</function>"
+        for name, arguments in calls
+    )
+
+
+def _muse_glimmer(calls: Sequence[Call]) -> str:
+    write = _invoke("atem:function_calls", "atem:")
+    return "".join(f"<|start|>assistant to={call[0]}<|message|>{write([call])}<|eom|>" for call in calls)
+
+
+def _inkling(calls: Sequence[Call]) -> str:
+    return "".join(
+        f"<|message_model|>{name}<|content_invoke_tool_json|>"
+        f"{_json({'name': name, 'args': arguments})}<|end_message|>"
+        for name, arguments in calls
+    )
+
+
+def _k2_horizon(calls: Sequence[Call]) -> str:
+    def one(name: str, arguments: dict[str, Any]) -> str:
+        members = "".join(
+            f"<ifm|arg_key>{key}</ifm|arg_key><ifm|arg_value>{_plain(value)}</ifm|arg_value>"
+            for key, value in arguments.items()
+        )
+        return f"<ifm|tool_call>{name}{members}</ifm|tool_call>"
+
+    return f"<ifm|tool_calls>{''.join(one(*call) for call in calls)}</ifm|tool_calls>"
+
+
+_K3_TYPES = {str: "string", bool: "boolean", list: "array", dict: "object"}
+
+
+def _kimi_k3(calls: Sequence[Call]) -> str:
+    def one(index: int, name: str, arguments: dict[str, Any]) -> str:
+        members = "".join(
+            f'<|open|>argument key="{key}" type="{_K3_TYPES.get(type(value), "number")}"<|sep|>'
+            f"{_plain(value)}<|close|>argument<|sep|>"
+            for key, value in arguments.items()
+        )
+        return f'<|open|>call tool="{name}" index="{index}"<|sep|>{members}<|close|>call<|sep|>'
+
+    inner = "".join(one(i, *call) for i, call in enumerate(calls, 1))
+    return f"<|open|>tools<|sep|>{inner}<|close|>tools<|sep|>"
+
+
 FURTHER_FORMATS = (
     Format(
         "gpt_oss",
@@ -327,4 +381,115 @@ FURTHER_FORMATS = (
         ("<tool_calls>", "</tool_calls>", "<tool_call>", "f\n```json\n", "```", "</tool_call>", *JSON_MARKS),
         ("<tool_calls><tool_call>x\n```json\n{a}\n```</tool_call></tool_calls>",),
     ),
+    Format(
+        "minicpm5",
+        _minicpm5,
+        (
+            '<function name="f">',
+            "<function",
+            "</function>",
+            '<param name="text">',
+            "</param>",
+            "<![CDATA[",
+            "]]>",
+            "\n",
+            "x",
+        ),
+        (
+            '<function name="x">junk</function>',
+            '<function name="x"><param>1</param></function>',
+            '<function name="x"><param name="a">1</param><param name="a">2</param></function>',
+        ),
+        escapes=False,
+    ),
+    Format(
+        "muse_glimmer",
+        _muse_glimmer,
+        (
+            "<|start|>assistant to=f<|message|>",
+            "<|start|>",
+            " to=f<|message|>",
+            "<|message|>",
+            "<|eom|>",
+            "<|eot|>",
+            "<atem:function_calls>",
+            "</atem:function_calls>",
+            '<atem:invoke name="f">',
+            "</atem:invoke>",
+            '<atem:parameter name="text">',
+            "</atem:parameter>",
+        ),
+        (
+            "<|start|>assistant to=x<|message|>junk<|eom|>",
+            '<|start|>assistant to=x<|message|><atem:function_calls><atem:invoke name="x">junk</atem:invoke>'
+            "</atem:function_calls><|eom|>",
+        ),
+        think=("<|start|>assistant to=self<|message|>", "<|eom|>"),
+        escapes=False,
+    ),
+    Format(
+        "inkling",
+        _inkling,
+        (
+            "<|message_model|>",
+            "<|content_invoke_tool_json|>",
+            "<|content_invoke_tool_text|>",
+            "<|content_text|>",
+            "<|end_message|>",
+            '{"name": "f", "args": {}}',
+            *JSON_MARKS,
+        ),
+        (
+            '<|message_model|>x<|content_invoke_tool_json|>{"name": "x", a}<|end_message|>',
+            '<|message_model|>x<|content_invoke_tool_json|>{"args": {}}<|end_message|>',
+            "<|message_model|>x<|content_invoke_tool_json|>print(1)<|end_message|>",
+            "<|message_model|><|content_invoke_tool_text|>x<|end_message|>",
+        ),
+        think=("<|message_model|><|content_thinking|>", "<|end_message|>"),
+    ),
+    Format(
+        "k2_horizon",
+        _k2_horizon,
+        (
+            "<ifm|tool_calls>",
+            "</ifm|tool_calls>",
+            "<ifm|tool_call>",
+            "</ifm|tool_call>",
+            "<ifm|arg_key>text</ifm|arg_key>",
+            "<ifm|arg_type>string</ifm|arg_type>",
+            "<ifm|arg_value>",
+            "</ifm|arg_value>",
+            *JSON_MARKS[:3],
+            "f",
+        ),
+        (
+            "<ifm|tool_call>x<ifm|arg_key>a</ifm|arg_key></ifm|tool_call>",
+            '<ifm|tool_call>{"name": "x", a}</ifm|tool_call>',
+        ),
+        think=("<ifm|think>", "</ifm|think>"),
+        escapes=False,
+    ),
+    Format(
+        "kimi_k3",
+        _kimi_k3,
+        (
+            "<|open|>tools<|sep|>",
+            "<|close|>tools<|sep|>",
+            '<|open|>call tool="f" index="1"<|sep|>',
+            "<|open|>call ",
+            "<|close|>call<|sep|>",
+            '<|open|>argument key="text" type="string"<|sep|>',
+            "<|close|>argument<|sep|>",
+            "<|open|>response<|sep|>",
+            "<|close|>response<|sep|>",
+            "<|open|>",
+        ),
+        (
+            '<|open|>tools<|sep|><|open|>call tool="x"<|sep|>junk<|close|>call<|sep|><|close|>tools<|sep|>',
+            "<|open|>tools<|sep|>junk<|close|>tools<|sep|>",
+        ),
+        think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        escapes=False,
+    ),
+    _invoke_format("dots", "dots_function_call"),
 )

@@ -19,6 +19,12 @@ TEMPLATES = {
     "glm45": "{{ '\\n<tool_call>' + name }}<arg_key>{{ k }}</arg_key><arg_value>",
     "gpt_oss": "{{ '<|channel|>commentary to=functions.' + name + '<|message|>' }}",
     "minimax_m2": "{{ '<minimax:tool_call>' }}<invoke name=",
+    "kimi_k3": "{{ '<|open|>call tool=\"' ~ name ~ '\"<|sep|>' }}<|close|>call<|sep|>",
+    "k2_horizon": "{{ '<ifm|tool_calls><ifm|tool_call>' + name }}",
+    "muse_glimmer": "{{ '<atem:function_calls>' }}",
+    "inkling": "{{ '<|message_model|>' + name + '<|content_invoke_tool_json|>' }}",
+    "minicpm5": "{{ '<function name=\"' ~ name ~ '\">' }}<param name=",
+    "dots": "{{ '<dots_function_call>' }}<invoke name=",
     "gemma4": "{{ '<|tool_call>call:' + name + '{' }}",
 }
 
