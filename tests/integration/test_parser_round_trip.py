@@ -94,6 +94,7 @@ INVOKE_TAGS = tags(
 DSML_TAGS = tags(
     "<｜DSML｜parameter", "</｜DSML｜parameter>", "<｜DSML｜invoke", "</｜DSML｜invoke>", "</｜DSML｜"
 )
+CDATA = (holds(r"\]\]></param>\s*(?:<param name=|</function>)", AMBIGUOUS),)
 GEMMA_KEYS = key_holds(r"^$|[:{}<]", "keys that are empty or hold ':', braces or '<': keys stand bare")
 
 CHATML = "<|im_start|>assistant\n"
@@ -175,6 +176,8 @@ FAMILIES = (
         "<start_of_turn>model\n",
         (GEMMA_KEYS, holds("<escape>", "the marker around strings")),
     ),
+    Family("minicpm5", "openbmb-MiniCPM5-1B", CHATML, CDATA),
+    Family("minicpm5", "openbmb-MiniCPM-SALA", CHATML, CDATA),
     Family("olmo3", "allenai-Olmo-3-7B-Instruct", CHATML),
     Family(
         "lfm2",
