@@ -53,6 +53,8 @@ class AttemptScope:
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     """Live rollouts by task id; the first one is the attempt's own."""
     scored_item: ScoredDataItem | None = None
+    rescoring: bool = False
+    """Whether a finished attempt is judged again: no model acts, and its sandbox is the one it left."""
     open_rollout: Callable[[str], Rollout] | None = None
     """Makes a rollout for a task id that user code named first."""
 

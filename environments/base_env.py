@@ -23,6 +23,7 @@ from environments.records import Item, ScoredDataGroup, ScoredDataItem
 if TYPE_CHECKING:
     from environments.attempt_scope import AttemptScope, GroupScope
     from environments.inference.server_manager import ServerManager
+    from environments.rescoring import Rescoring
     from environments.run import Run, RunReport
 
 __all__ = [
@@ -61,6 +62,8 @@ class BaseEnv(ABC):
         )
         self.server: ServerManager = self._make_server()
         self.active_run: Run | None = None
+        self.rescoring: Rescoring | None = None
+        """Set where finished attempts are judged again instead of new ones rolled out."""
         self.planned_attempts = 0
         self.curr_step = 0
         """Training step, as the trajectory API last said; 0 outside ``serve``."""
@@ -305,6 +308,8 @@ class BaseEnv(ABC):
 
     async def start(self) -> None:
         """Start what the run needs: model servers first."""
+        if self.rescoring is not None:  # no model acts
+            return
         from environments.reachable import check_local_servers
 
         await check_local_servers(server.config.base_url or "" for server in self.server.servers)

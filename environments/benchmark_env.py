@@ -60,10 +60,11 @@ class BenchmarkEnv(HermesAgentBaseEnv):
         from environments.attempt_scope import current_attempt
         from environments.records import Verdict
 
-        found = await self.rollout_and_score_eval(item)
         scope = current_attempt.get()
         assert scope is not None, "collect_trajectory runs inside an attempt"
         record = scope.record
+        judged = len(record.verdicts)
+        found = await self.rollout_and_score_eval(item)
         reward = found.get("reward") if isinstance(found, dict) else found
         if not is_finite_number(reward):
             raise UserCodeError(f"rollout_and_score_eval gave reward = {reward!r}; a finite number is needed")
@@ -71,7 +72,7 @@ class BenchmarkEnv(HermesAgentBaseEnv):
             record.messages = record.messages or list(found.get("messages") or [])
             extra = {k: v for k, v in found.items() if k not in ("reward", "messages", "passed")}
             record.metrics.update({k: float(v) for k, v in extra.items() if is_finite_number(v)})
-        if record.verdict is None:
+        if record.verdict is None or (scope.rescoring and len(record.verdicts) == judged):
             passed = found.get("passed") if isinstance(found, dict) else None
             passed = bool(passed) if passed is not None else float(reward or 0.0) >= 1.0
             record.verdicts.append(Verdict(reward=float(reward or 0.0), passed=passed))

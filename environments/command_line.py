@@ -42,6 +42,7 @@ usage: hermes-env ENVIRONMENT {serve,process,evaluate} [options]
        hermes-env list
        hermes-env show FILE [N]
        hermes-env compare A B
+       hermes-env rescore RUN [options]
        hermes-env tasks {check,validate} SOURCE [options]
        hermes-env sandboxes {list,reap,shell} [options]
        hermes-env export {sft,dpo} SOURCE OUTPUT [options]
@@ -55,6 +56,7 @@ Evaluate agents, make training data, or roll out for a trainer.
   list         list the built-in environments
   show         show the results in FILE, or its N-th record
   compare      compare two results over the same tasks, task by task
+  rescore      judge the finished attempts of a run again, without calling the model
   tasks        say what is wrong with tasks; run their solutions without a model
   sandboxes    list the sandboxes of all runs, remove what is left of dead ones, enter one
   export       write rollouts as rows for fine-tuning (sft) or preference training (dpo), or an
@@ -63,7 +65,7 @@ Evaluate agents, make training data, or roll out for a trainer.
 
 'hermes-env ENVIRONMENT evaluate --help' lists the options of a subcommand with their defaults.
 """
-_COMMANDS = ("list", "show", "export", "compare", "tasks", "sandboxes", "api")
+_COMMANDS = ("list", "show", "export", "compare", "rescore", "tasks", "sandboxes", "api")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,6 +123,10 @@ def _dispatch(argv: list[str]) -> int:
         from environments.results.compare import main as compare
 
         return compare(rest)
+    if command == "rescore":
+        from environments.rescore_command import main as rescore
+
+        return rescore(rest, find)
     if command == "tasks":
         from environments.tasks_command import main as tasks
 

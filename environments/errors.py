@@ -16,6 +16,7 @@
     │   ├── SandboxBroken        the agent broke it (killed init, filled its disk): scored 0, not retried
     │   ├── NotSupported         the backend cannot do what the task needs (fatal)
     │   └── EngineUnusable       the engine can serve no attempt, such as on a full disk (fatal)
+    ├── EvidenceMissing          what an attempt left behind is gone: it cannot be judged again
     ├── VerifierError            grading failed; the verifier runs again -> outcome verifier_error
     ├── UserCodeError            the environment's own code broke a rule -> outcome environment_error
     ├── StoreError               results cannot be written or read (fatal)
@@ -117,6 +118,10 @@ class EngineUnusable(SandboxError):
     """What makes the sandboxes cannot serve any attempt."""
 
     fatal = True
+
+
+class EvidenceMissing(HermesError):
+    """What an attempt left behind is not there any more, so that it cannot be judged again."""
 
 
 class VerifierError(HermesError):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from environments.agent_loop import AgentResult
     from environments.attempt_scope import AttemptScope, GroupScope
     from environments.inference.session import Session
+    from environments.records import Attempt
     from environments.rollout import Rollout
     from environments.sandboxes.base import Backend, Sandbox, SandboxSpec
     from environments.tool_context import ToolContext
@@ -382,6 +383,15 @@ class HermesAgentBaseEnv(BaseEnv):
         except SandboxError:
             self.check_backend()
             raise
+
+    async def kept_sandbox(self, record: Attempt) -> Sandbox:
+        """The sandbox that a finished attempt left. Raises ``EvidenceMissing`` where there is none."""
+        from environments.keeping import find_kept
+
+        if self._backend is None:
+            await self._start_backend()
+        assert self._backend is not None
+        return await find_kept(self._backend, record)
 
     def check_backend(self) -> None:
         """Raise ``EngineUnusable`` where failures in sandboxes are the machine's and not the agents'."""

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from environments.errors import SandboxError
+from environments.errors import EvidenceMissing, SandboxError
 
 if TYPE_CHECKING:
     from environments.records import Attempt
-    from environments.sandboxes.base import Sandbox
+    from environments.sandboxes.base import Backend, Sandbox
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,24 @@ async def keep(sandbox: Sandbox, config: Any, record: Attempt, tell: Callable[[s
         f"enter it with: {entry_command(sandbox, config)}"
     )
     return True
+
+
+async def find_kept(backend: Backend, record: Attempt) -> Sandbox:
+    """Join the sandbox that an attempt left. Raises ``EvidenceMissing`` where it is not there any more."""
+    info = record.sandbox
+    if info is None:
+        raise EvidenceMissing("it had no sandbox")
+    if info.kept_until is None:
+        raise EvidenceMissing("its sandbox ended with it; --env.keep_sandboxes all keeps them")
+    if info.backend != backend.name:
+        raise EvidenceMissing(f"its sandbox is one of {info.backend}, not of {backend.name}")
+    if info.kept_until < time.time():
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.kept_until))
+        raise EvidenceMissing(f"its sandbox was kept until {when}")
+    entry = next((entry for entry in await backend.survey() if entry.id == info.id), None)
+    if entry is None:
+        raise EvidenceMissing(f"its sandbox {info.id} was removed")
+    return await backend.attach(entry)
 
 
 def entry_command(sandbox: Sandbox, config: Any) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from environments.agent import AgentTask
 from environments.agent_loop import AgentResult, ToolError
 from environments.attempt_scope import AttemptScope, current_attempt
-from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.errors import EvidenceMissing, SandboxBroken, SandboxError, SandboxReleased
 from environments.records import (
     MASKED,
     MASKED_LOGPROB,
@@ -100,8 +100,16 @@ class Rollout:
 
     @property
     def finished(self) -> bool:
-        """Whether an earlier run has this attempt already; ``run`` and ``score`` then give it back."""
-        return self.record.outcome is Outcome.SCORED
+        """Whether an earlier run has this attempt already; ``run`` and ``score`` then give it back.
+
+        While it is judged again, ``score`` judges.
+        """
+        return self.rescoring or self.record.outcome is Outcome.SCORED
+
+    @property
+    def rescoring(self) -> bool:
+        """Whether a finished attempt is judged again, without a model."""
+        return self.scope.rescoring
 
     @property
     def seed(self) -> int:
@@ -140,7 +148,9 @@ class Rollout:
         async with self._making:
             if self._released:
                 raise SandboxReleased(f"the sandbox of rollout {self.task_id} was released")
-            if self._sandbox is None:
+            if self._sandbox is None and self.rescoring:
+                self._sandbox = await self.environment.kept_sandbox(self.record)
+            elif self._sandbox is None:
                 started = time.monotonic()
                 self._sandbox = await self.environment.create_sandbox(self.spec)
                 self.record.clock.sandbox_start += time.monotonic() - started
@@ -171,6 +181,8 @@ class Rollout:
 
     async def session(self) -> Session:
         """The conversation's line to the policy."""
+        if self.rescoring:
+            raise EvidenceMissing("no model is called while an attempt is judged again")
         if self._session is None:
             self._session = await self.environment.open_session(self)
         return self._session
@@ -237,7 +249,7 @@ class Rollout:
     async def score(self, result: AgentResult) -> Verdict:
         """Judge what the rollout left behind; see ``scoring``."""
         record = self.record
-        if self.finished and record.verdict is not None:
+        if self.finished and record.verdict is not None and not self.rescoring:
             return record.verdict
         if record.ending is None:
             self.record_result(result)
@@ -254,7 +266,7 @@ class Rollout:
     def _keep_record(self) -> None:
         """Write the rollout down before its verdict, so that a kill during a long grading keeps it."""
         run = self.environment.active_run
-        if run is not None and run.store is not None:
+        if run is not None and run.store is not None and not self.rescoring:
             run.store.append(self.record)
 
     async def _verdict(self, result: AgentResult) -> Verdict:
@@ -320,6 +332,9 @@ class Rollout:
     async def _keep(self, sandbox: Sandbox) -> bool:
         """Let the sandbox live on where ``keep_sandboxes`` wants it; False where it is to be closed."""
         config, run = self.environment.config, self.environment.active_run
+        if self.rescoring:
+            await sandbox.detach()
+            return True
         if config.keep_sandboxes == "none":
             return False
         from environments import keeping

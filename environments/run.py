@@ -24,9 +24,11 @@ from environments.lag_monitor import lag_monitor
 from environments.outcomes import one_line
 from environments.records import Attempt, Ending, Outcome, Provenance
 from environments.scheduler import Breaker
+from environments.source_code import changed_files, code_of, sources_of, version_of
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
+    from environments.rescoring import Rescoring
     from environments.results.progress import Progress
     from environments.results.store import RunStore
     from environments.results.tracker import Tracker
@@ -84,17 +86,76 @@ class Run:
         self.started = time.time()
         self.done = 0
         self.running = 0
+        self.rescoring: Rescoring | None = environment.rescoring
+        """Judges finished attempts again, where that is what this run is for."""
+        self._changed_items: dict[str, int] = {}
         self._earlier: dict[tuple[str, str], list[Attempt]] = {}
         self._bad_requests: Counter[str] = Counter()
         self._worked = False
 
     def earlier(self, group_id: str, item_id: str, item_hash: str) -> dict[int, Attempt]:
         """Attempts of a group that an earlier run had scored, by number."""
-        return {
-            attempt.attempt: attempt
-            for attempt in self._earlier.get((group_id, item_id), [])
-            if attempt.valid and attempt.provenance.item_hash == item_hash
-        }
+        if self.rescoring is not None:
+            return {}
+        scored = [attempt for attempt in self._earlier.get((group_id, item_id), []) if attempt.valid]
+        same = {attempt.attempt: attempt for attempt in scored if item_hash in _item_hashes(attempt)}
+        if scored and not same:
+            self._changed_items.setdefault(item_id, len(scored))
+        return same
+
+    def note_changed_item(self, item_id: str) -> None:
+        """An item is rolled out: say once where that is because it has changed."""
+        attempts = self._changed_items.get(item_id)
+        if attempts:
+            self._changed_items[item_id] = 0
+            self.note(
+                f"{item_id} has changed since the earlier run: its finished attempts there ({attempts}) are "
+                "not used, and it is rolled out again"
+            )
+
+    def note_changed_code(self) -> None:
+        """Note the version of the environment's code, and say where attempts of an earlier run are of
+        another one."""
+        assert self.store is not None
+        sources = sources_of(type(self.environment))
+        version = version_of(sources)
+        self.provenance.environment_version = version
+        known = self.store.note_sources(version, sources)
+        if self.rescoring is not None:
+            return
+        others: Counter[str] = Counter()
+        frameworks: Counter[str] = Counter()
+        for attempt in (a for found in self._earlier.values() for a in found if a.valid):
+            made, verdict = attempt.provenance, attempt.verdict
+            judged = verdict.evidence.get("environment_version") if verdict is not None else None
+            if made.environment_version and version not in (made.environment_version, judged):
+                others[made.environment_version] += 1
+            if made.framework_version not in ("", self.provenance.framework_version):
+                frameworks[made.framework_version] += 1
+        if others:
+            files = {f for name in others for f in changed_files(known.get(name, {}), sources)}
+            which = f" ({', '.join(sorted(files)[:5])})" if files else ""
+            self.note(
+                f"the environment's code{which} has changed since {others.total()} finished attempts were "
+                "made; they keep their scores. 'hermes-env rescore' judges them again, "
+                "--env.resume false rolls all out anew"
+            )
+        for name, attempts in frameworks.items():
+            self.note(
+                f"{attempts} finished attempts were made with version {name} of hermes-environments, and "
+                f"this is {self.provenance.framework_version}"
+            )
+
+    def stored(self, group_id: str, item_id: str, number: int) -> Attempt | None:
+        """The last record of an attempt that an earlier run left, whatever became of it."""
+        found = [a for a in self._earlier.get((group_id, item_id), []) if a.attempt == number]
+        return found[-1] if found else None
+
+    def everything(self) -> list[Attempt]:
+        """Every attempt that an earlier run left, of several tries the one that came last."""
+        from environments.results.reading import final_attempts
+
+        return final_attempts(attempt for found in self._earlier.values() for attempt in found)
 
     def remember(self, attempts: list[Attempt]) -> None:
         """Take over what an earlier run left in the store."""
@@ -103,6 +164,9 @@ class Run:
 
     def finished(self, attempt: Attempt) -> None:
         """An attempt has ended: store it, count it, and see whether the run can go on."""
+        if self.rescoring is not None:  # which stores what it judges
+            self.count(attempt)
+            return
         if self.store is not None:
             self.store.append(attempt)
         self.count(attempt)
@@ -222,6 +286,8 @@ async def open_run(environment: BaseEnv, directory: Path | None, *, track: bool 
             if track:
                 await _open_tracker(run)
             await environment.run_setup()
+            if run.store is not None:
+                run.note_changed_code()
             yield run
         except OSError as error:
             raise StoreError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")) from error
@@ -247,13 +313,29 @@ def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
             "openai": [scrub(config) for config in environment.server_configs],
         },
         result_affecting=affecting,
+        code=code_of(type(environment)),
     )
-    run.store = stack.enter_context(RunStore.open(directory, manifest, resume=environment.config.resume))
+    run.store = stack.enter_context(
+        RunStore.open(
+            directory,
+            manifest,
+            resume=environment.config.resume or run.rescoring is not None,
+            any_settings=run.rescoring is not None,
+        )
+    )
     run.run_id = run.store.manifest.run_id
     run.provenance.config_hash = content_hash(affecting)
     run.provenance.git_commit = git_commit(environment)
     run.provenance.dataset = getattr(environment.config, "dataset_name", None)
     run.remember(run.store.attempts())
+
+
+def _item_hashes(attempt: Attempt) -> tuple[str, ...]:
+    """The item's content when the attempt was made, and when it was last judged."""
+    judged = attempt.verdict.evidence.get("item_hash") if attempt.verdict is not None else None
+    return (
+        (attempt.provenance.item_hash, judged) if isinstance(judged, str) else (attempt.provenance.item_hash,)
+    )
 
 
 async def _open_tracker(run: Run) -> None:

@@ -98,6 +98,9 @@ async def run_attempt(
         return group.finished[number]
     run = environment.active_run
     assert run is not None, "attempts run inside a workflow"
+    if run.rescoring is not None:
+        return await run.rescoring.judge(environment, group, number, finished)
+    run.note_changed_item(group.item_id)
     queued = time.monotonic()
     failures: list[Failure] = []
     limits = {

@@ -38,6 +38,10 @@ class StandaloneRollout(Rollout):
     ) -> StandaloneRollout:
         """Prepare the attempt, or find the one that an earlier run had finished."""
         group = new_group(environment, item, None, prefix="evaluate")
+        run = environment.active_run
+        if run is not None and run.rescoring is not None:
+            scope = run.rescoring.scope_of(environment, group, attempt)
+            return cls(environment, scope, spec, environment._tools_of(group), split="eval")
         record = group.finished.get(attempt) or new_attempt(environment, group, attempt)
         scope = AttemptScope(group, record)
         environment.prepare_scope(scope)
@@ -58,7 +62,9 @@ class StandaloneRollout(Rollout):
         run = self.environment.active_run
         if run is None:
             return
-        if self.finished:
+        if run.rescoring is not None:
+            run.count(run.rescoring.conclude(run, self.scope, error))
+        elif self.finished:
             run.count(self.record)
         elif self._conclude(error):
             run.finished(self.record)

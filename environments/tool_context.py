@@ -19,6 +19,7 @@ from environments.attempt_scope import current_attempt
 from environments.errors import SandboxReleased
 
 if TYPE_CHECKING:
+    from environments.records import Attempt
     from environments.rollout import Rollout
     from environments.sandboxes.base import Sandbox
     from environments.sandboxes.shell import Shell
@@ -45,6 +46,11 @@ class ToolContext:
             raise RuntimeError(f"ToolContext({task_id!r}): no attempt is running here")
         self._loop = scope.loop
         self.aio = AsyncToolContext(task_id, rollout)
+
+    @property
+    def rescoring(self) -> Attempt | None:
+        """The finished attempt, while it is judged again; else None."""
+        return self.aio.rescoring
 
     def _plainly(self, coroutine: Coroutine[Any, Any, T]) -> T:
         from environments import plain_calls
@@ -138,12 +144,18 @@ class AsyncToolContext:
         for task in [task for task in self._running if task is not current]:
             task.cancel()
 
+    @property
+    def rescoring(self) -> Attempt | None:
+        """See ``ToolContext.rescoring``."""
+        rollout = self._rollout
+        return rollout.record if rollout is not None and rollout.rescoring else None
+
     async def _owner(self) -> Rollout:
         if self._rollout is None:
             from environments.rollout import rollout_for_task
 
             self._rollout = await rollout_for_task(self.task_id)
-        if self._rollout.finished:
+        if self._rollout.finished and not self._rollout.rescoring:
             raise SandboxReleased(
                 "an earlier run finished this attempt and its sandbox is gone; use `await r.score(result)`"
             )

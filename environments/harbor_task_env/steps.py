@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from environments.agent_loop import AgentResult
-from environments.records import Verdict
+from environments.errors import EvidenceMissing
+from environments.records import Attempt, Verdict
 from environments.tasks.model import Task
 
 
@@ -39,6 +40,18 @@ class SteppedResult(AgentResult):
         for result in results:
             merged.usage.add(result.usage)
         return merged
+
+
+def check_evidence(task: Task, earlier: Attempt) -> None:
+    """Raise ``EvidenceMissing`` where a sandbox that was kept no longer is what the agent left."""
+    if len(task.steps) > 1:
+        raise EvidenceMissing("it has several steps, and what each of them left was not kept")
+    kept = earlier.verdicts[0].kept if earlier.verdicts else []
+    if kept and task.steps[0].verifier.mode == "shared":
+        raise EvidenceMissing(
+            f"its tests need what the agent left running ({', '.join(kept[:5])}), and that was ended with "
+            "the first grading"
+        )
 
 
 def falls_short(verdict: Verdict, least: float | Mapping[str, float] | None) -> bool:

@@ -17,7 +17,7 @@ from environments.errors import ConfigError, NotSupported, SandboxBroken, Verifi
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
 from environments.harbor_task_env.preparing import SOLUTION, SOLUTION_VARIABLES
-from environments.harbor_task_env.steps import SteppedResult, combined, falls_short
+from environments.harbor_task_env.steps import SteppedResult, check_evidence, combined, falls_short
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Ending, Item, Message, Verdict
 from environments.tasks.model import Step, Task
@@ -205,6 +205,8 @@ class HarborTasks(HermesAgentBaseEnv):
         from environments.attempt_scope import current_attempt
 
         task = self.task_of(item)
+        if ctx.rescoring is not None:
+            check_evidence(task, ctx.rescoring)
         earlier = list(result.verdicts) if isinstance(result, SteppedResult) else []
         if isinstance(result, SteppedResult) and len(earlier) == result.begun:
             return combined(task, earlier)

@@ -213,12 +213,29 @@ def move_aside(path: Path) -> Path | None:
     """Rename ``out.jsonl`` to the first free ``out.N.jsonl``; returns the new path, None if not there."""
     if not path.exists():
         return None
-    number = 1
-    while (target := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
+    target = _free_name(path)
     with store_errors(f"cannot move {path} aside; name another output"):
         path.rename(target)
     logger.info("kept the earlier %s as %s", path, target)
+    return target
+
+
+def copy_aside(path: Path) -> Path | None:
+    """Keep ``out.jsonl`` under the first free ``out.N.jsonl`` as well, before it is replaced whole."""
+    import shutil
+
+    if not path.exists():
+        return None
+    target = _free_name(path)
+    with store_errors(f"cannot copy {path} to {target}"):
+        shutil.copy2(path, target)
+    return target
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (target := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
     return target
 
 

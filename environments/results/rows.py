@@ -27,7 +27,9 @@ logger = logging.getLogger(__name__)
 
 JSON = dict[str, Any]
 
-_BESIDE_RESULTS = frozenset({"metrics.json", "run.json", "tools.json", "lock"})
+_BESIDE_RESULTS = frozenset(
+    {"metrics.json", "run.json", "tools.json", "sources.json", "rescore.json", "lock"}
+)
 """Files of a run or an evaluation that hold no rollouts themselves."""
 
 

@@ -6,6 +6,7 @@
       run.json         the manifest: what made these results
       attempts.jsonl   one attempt per line
       tools.json       tool schemas by hash
+      sources.json     hashes of the environment's files, by its version
       payloads/        large values by SHA-256
       lock             names the process that writes
 """
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "run.json"
 TOOLS_FILE = "tools.json"
+SOURCES_FILE = "sources.json"
 LOCK_FILE = "lock"
 
 
@@ -59,6 +61,8 @@ class Manifest:
     created_at: float
     config: dict[str, Any] = field(default_factory=dict)
     result_affecting: dict[str, Any] = field(default_factory=dict)
+    code: str = ""
+    """The environment's class as ``module:Class`` or ``file.py:Class``; empty where neither names it."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -78,10 +82,11 @@ class RunStore:
         self._closed = False
 
     @classmethod
-    def open(cls, directory: Path, manifest: Manifest, *, resume: bool) -> Self:
+    def open(cls, directory: Path, manifest: Manifest, *, resume: bool, any_settings: bool = False) -> Self:
         """Open the store of a run, making it where there is none.
 
-        ``resume=False`` keeps an earlier run under another name. Raises ``ResumeMismatch`` where the
+        ``resume=False`` keeps an earlier run under another name; ``any_settings`` takes one of other
+        settings as well, and leaves its manifest as it is. Raises ``ResumeMismatch`` where the
         earlier run was made with other settings, ``StoreError`` where another process has it open
         or the directory cannot be used.
         """
@@ -92,8 +97,9 @@ class RunStore:
                 os.close(lock)
                 lock = _lock_directory(directory)
             stored = read_manifest(directory) if _holds_run(directory) else None
-            if stored is not None and _holds_attempts(directory):
-                _check_resume(directory, stored, manifest)
+            if stored is not None and (any_settings or _holds_attempts(directory)):
+                if not any_settings:
+                    _check_resume(directory, stored, manifest)
             else:
                 # A run that scored nothing binds nobody to its settings.
                 stored = None
@@ -136,6 +142,15 @@ class RunStore:
                 write_atomically(self.directory / TOOLS_FILE, _pretty(self._tools))
         return key
 
+    def note_sources(self, version: str, files: dict[str, str]) -> dict[str, dict[str, str]]:
+        """Store the hashes of an environment's files under its version; returns those of all versions."""
+        path = self.directory / SOURCES_FILE
+        known = _read_object(path)
+        if version and version not in known:
+            known[version] = files
+            write_atomically(path, _pretty(known))
+        return known
+
     def close(self) -> None:
         """Write everything to the disk and let go of the directory. Idempotent."""
         if self._closed:
@@ -174,7 +189,10 @@ def read_manifest(directory: Path) -> Manifest:
 
 def read_tools(directory: Path) -> dict[str, Any]:
     """Tool schemas of a run by hash; empty where there are none or the file is damaged."""
-    path = directory / TOOLS_FILE
+    return _read_object(directory / TOOLS_FILE)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         data = orjson.loads(path.read_bytes())
     except FileNotFoundError:
