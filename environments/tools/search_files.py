@@ -244,7 +244,10 @@ def _matches_of_file(path: str, text: str, context: int) -> list[JSON]:
     for raw in text.split("\n"):
         found = _NUMBERED.match(raw)
         if found is not None:
-            line = shorten_line(found[3].removesuffix("\r"), LINE_LIMIT)
+            content = found[3].removesuffix("\r")
+            if found[1] == "1":
+                content = content.removeprefix("\ufeff")
+            line = shorten_line(content, LINE_LIMIT)
             lines.append((int(found[1]), found[2] == ":", line))
     matches: list[JSON] = []
     by_number = {number: line for number, _, line in lines}

@@ -23,6 +23,9 @@ CONTINUATION = "\udc80-\udcbf"
 _EMPTY = ".{0}"
 """Matches nothing at all; POSIX leaves ``()`` and ``a|`` undefined."""
 
+_LINE_START = "^(\ufeff)?"
+"""A byte order mark belongs to the file, not to its first line."""
+
 _POSIX_CLASS = re.compile(r"\[:[a-z]+:\]")
 _BOUND = re.compile(r"\{(\d*)(,?)(\d*)\}")
 
@@ -138,7 +141,7 @@ def _atom(reader: _Reader, character: str, at: int) -> str:
         return "\r?$"
     if character == ".":
         return _one_of(reader, [], True, at)
-    return character if character == "^" else literal(character)
+    return _LINE_START if character == "^" else literal(character)
 
 
 def _escape(reader: _Reader, at: int) -> str:
@@ -152,7 +155,7 @@ def _escape(reader: _Reader, at: int) -> str:
     if character in "bB<>":
         return f"\\{character}"
     if character in "Az":
-        return "^" if character == "A" else "\r?$"
+        return _LINE_START if character == "A" else "\r?$"
     if character.isascii() and character.isalnum():
         raise _bad(reader.pattern, at, f"\\{character} is not supported")
     return literal(character)
@@ -206,8 +209,9 @@ def _member_character(reader: _Reader, at: int) -> str:
 
 
 def _one_of(reader: _Reader, members: list[str], negated: bool, at: int) -> str:
-    # Any number of bytes is any number of characters: no need to spell those out.
-    repeated = reader.rest("*") or reader.rest("+")
+    # Any number of bytes is any number of characters: no need to spell those out. Not so for +, which
+    # could be content with the later bytes of the character before.
+    repeated = reader.rest("*")
     try:
         return one_of(members, negated, repeated)
     except ValueError as error:

@@ -84,6 +84,7 @@ def test_lines_that_match_sorted_by_path(tree: Bench) -> None:
         (r"^Gr..e", 1),
         (r"[ïü]v|Gr[^x]ße", 1),
         (r"caf\S$", 2),
+        (r"f\S\S+$", 0),
         (r".*?TODO.*?", 5),
         (r"\S+\.\S+", 0),
         (r"^$", 3),
