@@ -279,6 +279,9 @@ class AsyncToolContext:
             rollout = await self._owner()
             own = rollout.environment.custom_tools
             self._toolbox = Toolbox([*all_tools().values(), *own], (await rollout.toolbox()).state)
+        lacking = self._toolbox.lacking(name)
+        if lacking is not None:
+            return json.dumps({"error": lacking})
         outcome = await self._toolbox.call(name, args or {})
         return outcome.content
 

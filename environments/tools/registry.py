@@ -11,7 +11,7 @@ from importlib import import_module
 from environments.errors import UnknownName
 from environments.tools.base import Tool
 
-_MODULES = ("terminal", "process", "read_file", "write_file", "patch", "search_files", "todo")
+_MODULES = ("terminal", "process", "read_file", "write_file", "patch", "search_files", "todo", "web.tools")
 
 
 def all_tools() -> dict[str, Tool]:

@@ -66,6 +66,12 @@ class Toolbox:
         """Definitions for the model."""
         return [tool.schema() for tool in self._tools.values()]
 
+    def lacking(self, name: str) -> str | None:
+        """What a tool lacks on this machine and how to get it; for calls of tools that nobody selected."""
+        tool = self._tools.get(name)
+        reason = tool.missing(self.state.settings) if tool is not None else None
+        return f"tool {name!r}: {reason}" if reason is not None else None
+
     async def call(self, name: Any, arguments: Any) -> ToolOutcome:
         """Run one call. A result over its size limit is stored in the sandbox."""
         started_at = time.time()

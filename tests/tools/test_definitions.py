@@ -21,6 +21,13 @@ from environments.tools.toolsets import (
 HERE = ["terminal", "process", "read_file", "write_file", "patch", "search_files", "todo"]
 
 
+@pytest.fixture(autouse=True)
+def tools_of_a_bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which tools can be used depends on what is installed; here it is those that need nothing."""
+    bare = {name: tool for name, tool in all_tools().items() if name in HERE}
+    monkeypatch.setattr(definitions, "all_tools", lambda: bare)
+
+
 def names(*arguments: object, **options: object) -> list[str]:
     return [tool.name for tool in select_tools(*arguments, **options).tools]  # type: ignore[arg-type]
 

@@ -128,7 +128,7 @@ class FilteringProxy:
     async def _connect(self, request: Request) -> Streams:
         """A connection to where the request wants to go. Raises ``Refused``."""
         problem = "it has no address"
-        for address in await self._addresses(request):
+        for address in await self.usable_addresses(request):
             try:
                 async with asyncio.timeout(_CONNECT_PATIENCE):
                     return await asyncio.open_connection(str(address), request.port, limit=LONGEST_HEAD)
@@ -136,8 +136,8 @@ class FilteringProxy:
                 problem = str(error) or type(error).__name__
         raise Refused("502 Bad Gateway", f"{request.host} cannot be reached: {problem}")
 
-    async def _addresses(self, request: Request) -> list[Address]:
-        """The addresses that a request may be connected to."""
+    async def usable_addresses(self, request: Request) -> list[Address]:
+        """The addresses that a request may be connected to. Raises ``Refused``."""
         host, port = request.host, request.port
         address = parse_address(host)
         if address is not None:
