@@ -384,6 +384,10 @@ class HermesAgentBaseEnv(BaseEnv):
             self.check_backend()
             raise
 
+    async def agent_sandbox(self, item: Item, sandbox: Sandbox) -> Sandbox:
+        """The rollout's machine as the agent's tools see it: as another user, for instance."""
+        return sandbox
+
     async def kept_sandbox(self, record: Attempt) -> Sandbox:
         """The sandbox that a finished attempt left. Raises ``EvidenceMissing`` where there is none."""
         from environments.keeping import find_kept

@@ -168,7 +168,7 @@ class Rollout:
                 self._toolbox.state
                 if self._toolbox is not None
                 else ToolState(
-                    sandbox=await self.sandbox(),
+                    sandbox=await self.environment.agent_sandbox(self.item, await self.sandbox()),
                     settings=self.environment.tool_settings(),
                     shared=self.environment.shared_tools,
                 )

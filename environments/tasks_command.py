@@ -123,9 +123,9 @@ def _reporting() -> tuple[type[TaskValidation], list[TaskReport]]:
 def table(reports: Sequence[TaskReport]) -> str:
     """The reports as text, one task on a line, and a line that sums up."""
     width = max(4, *(len(report.name) for report in reports))
-    lines = [f"{'task':<{width}}  {'status':<7}  oracle  nop   seconds  what is wrong"]
+    lines = [f"{'task':<{width}}  {'status':<7}  oracle  nop   seconds  keep       what is wrong"]
     for r in reports:
-        numbers = f"{_number(r.oracle):>6}  {_number(r.nop):>4}  {_number(r.seconds):>7}"
+        numbers = f"{_number(r.oracle):>6}  {_number(r.nop):>4}  {_number(r.seconds):>7}  {r.keep or '-':<9}"
         lines.append(f"{r.name:<{width}}  {r.status:<7}  {numbers}  {r.problem}".rstrip())
     counts = {status: sum(r.status == status for r in reports) for status in ("ok", "wrong", "not run")}
     summary = ", ".join(f"{count} {status}" for status, count in counts.items())

@@ -97,14 +97,27 @@ def misfits(task: Task, config: Any, capabilities: Capabilities) -> list[str]:
             found.append(f"it needs the variable {name}, which is not set here")
         if backend == "local" and machine.memory_mb and machine.memory_mb > _memory_mb():
             found.append(f"it needs {machine.memory_mb} MB of memory; this machine has {_memory_mb()}")
+    found += _user_misfits(task, backend, capabilities)
     for step in task.steps:
-        if step.agent_user not in _ROOT:
-            found.append(f"its agent is the user {step.agent_user!r}, which is not supported")
-        if step.verifier.user not in _ROOT and backend != "docker":
-            found.append(f"its tests run as {step.verifier.user!r}, which only the docker backend can do")
         for name in missing_variables(step.verifier.env):
             found.append(f"its tests need the variable {name}, which is not set here")
     return list(dict.fromkeys(found))
+
+
+def _user_misfits(task: Task, backend: str, capabilities: Capabilities) -> list[str]:
+    """A backend without users runs everything as one, which is root in most images."""
+    found = []
+    if len({step.agent_user for step in task.steps}) > 1:
+        found.append("its steps have agents of different users, which is not supported")
+    if not capabilities.users:
+        named = [(s.agent_user, "agent is") for s in task.steps]
+        named += [(s.verifier.user, "tests run as") for s in task.steps]
+        found += [
+            f"its {who} the user {user!r}, which the {backend} backend cannot do"
+            for user, who in named
+            if user not in _ROOT
+        ]
+    return found
 
 
 def _image_misfits(task: Task, config: Any, capabilities: Capabilities) -> list[str]:

@@ -18,7 +18,8 @@ from environments.tasks.variables import resolve_variables
 SOLUTION = "/solution"
 SOLUTION_VARIABLES = f"{SOLUTION}/.variables"
 _SETUP_TIMEOUT = 600.0
-_DIRECTORIES = "mkdir -p /logs/agent /logs/artifacts 2>/dev/null; :"
+_DIRECTORIES = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts; :"
+"""The agent need not be root to write there."""
 
 
 async def prepare(task: Task, sandbox: Sandbox, *, replay: bool) -> None:

@@ -121,6 +121,14 @@ class HarborTasks(HermesAgentBaseEnv):
         """The machine that the task asks for."""
         return spec_of(self.task_of(item), self.config)
 
+    async def agent_sandbox(self, item: Item, sandbox: Sandbox) -> Sandbox:
+        """The machine for the user that the task names for its agent."""
+        user = self.task_of(item).steps[0].agent_user
+        assert self._backend is not None
+        if user is None or not self._backend.capabilities.users:
+            return sandbox
+        return await sandbox.as_user(user)
+
     def evaluation_concurrency(self) -> int:
         """As ``eval_concurrency`` says; 0 is all at once."""
         return int(self.config.eval_concurrency) or max(1, len(self.tasks) * self.config.attempts)

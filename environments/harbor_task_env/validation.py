@@ -6,19 +6,20 @@ nothing and must get none. Tasks that cannot be run here are said and not attemp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from environments.config import APIServerConfig
-from environments.errors import NotSupported, SandboxError
+from environments.errors import NotSupported, SandboxBroken, SandboxError, VerifierError
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.tasks_env import HarborTasks
-from environments.records import Attempt, Item, Outcome, ScoredDataItem
-from environments.tasks.model import Task
+from environments.records import Attempt, Item, Outcome, ScoredDataItem, Verdict
+from environments.tasks.model import Keep, Step, Task
 
 if TYPE_CHECKING:
     from environments.inference.session import Session
     from environments.rollout import Rollout
+    from environments.sandboxes.base import Sandbox
 
 POLICIES = ("oracle", "nop")
 
@@ -34,6 +35,9 @@ class TaskReport:
     nop: float | None = None
     seconds: float | None = None
     """Time of the oracle's attempt, from the start of its sandbox to the verdict."""
+    keep: str = ""
+    """The least of the agent's processes that its solution needs alive while the tests run: a value of
+    ``[verifier] keep``; empty where that is not known."""
     problem: str = ""
 
 
@@ -45,6 +49,8 @@ class TaskValidation(HarborTasks):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.refused: dict[str, list[str]] = {}
+        self.needed: dict[str, Keep] = {}
+        """What the solution of each task needs alive; see ``TaskReport.keep``."""
 
     @classmethod
     def config_init(cls) -> tuple[HarborTaskEnvConfig, list[APIServerConfig]]:
@@ -95,6 +101,23 @@ class TaskValidation(HarborTasks):
             self.refused[item["task_name"]] = [str(error)]
             raise SandboxError(str(error)) from error
 
+    async def grade(self, task: Task, step: Step, sandbox: Sandbox, *, last: bool) -> Verdict:
+        """As any task's, and where it was solved, again with ever less of the agent alive."""
+        verdict = await super().grade(task, step, sandbox, last=last)
+        keep, found = step.verifier.keep or "listeners", verdict
+        while last and (found.reward or 0.0) >= 1.0:
+            self.needed[task.name] = keep
+            if keep == "none" or (keep == "listeners" and not found.kept):
+                self.needed[task.name] = "none"
+                break
+            keep = "listeners" if keep == "all" else "none"
+            less = replace(step, verifier=replace(step.verifier, keep=keep))
+            try:
+                found = await super().grade(task, less, sandbox, last=True)
+            except (VerifierError, SandboxBroken):
+                break
+        return verdict
+
     async def get_next_item(self) -> Item | None:
         """There is nothing to train on."""
         return None
@@ -112,6 +135,14 @@ class TaskValidation(HarborTasks):
     def _report(self, name: str, found: dict[str, Attempt]) -> TaskReport:
         if name in self.refused:
             return TaskReport(name, "not run", problem="; ".join(self.refused[name]))
+        unmade = [
+            a for p in POLICIES if (a := found.get(f"{name}/{p}")) and a.outcome is Outcome.SANDBOX_ERROR
+        ]
+        if unmade:
+            text = unmade[0].failures[-1].message if unmade[0].failures else "no word"
+            return TaskReport(
+                name, "not run", problem=f"no machine as it needs: {text.removeprefix(f'{name}: ')}"
+            )
         oracle, nop = (found.get(f"{name}/{policy}") for policy in POLICIES)
         if oracle is None or nop is None:
             return TaskReport(name, "not run", problem="the run ended before it")
@@ -122,6 +153,7 @@ class TaskValidation(HarborTasks):
             oracle.reward,
             nop.reward,
             oracle.clock.wall,
+            self.needed.get(name, "") if not problems else "",
             "; ".join(dict.fromkeys(problems)),
         )
 

@@ -71,6 +71,8 @@ class Capabilities:
     resources: frozenset[str] = frozenset()
     snapshots: bool = False
     gpu: bool = False
+    users: bool = False
+    """Whether commands can run as any user of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,12 @@ class Sandbox(ABC):
         return await self._run(
             ExecRequest(command, cwd, env or {}, stdin, timeout, user, merge_output, output_limit)
         )
+
+    async def as_user(self, user: str) -> Sandbox:
+        """The same machine, whose commands, processes and files are those of ``user`` (a name or number)
+        unless a call says otherwise. It ends with this one. ``NotSupported`` where there is one user only.
+        """
+        raise NotSupported(f"the {self.info.backend} backend runs commands as one user only, not as {user!r}")
 
     async def _run(self, request: ExecRequest) -> ExecResult:
         """What a backend implements: run a command to its end, as ``exec`` promises."""

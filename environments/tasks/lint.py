@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from environments.tasks.dockerfile import read_dockerfile
 from environments.tasks.model import Step, Task
@@ -20,6 +20,13 @@ _FETCHES = re.compile(
     r"\b(?:apt(?:-get)?\s+(?:\S+\s+)*(?:install|update)|pip3?\s+install|uvx|uv\s+(?:pip|run|tool|sync)|curl|wget"
     r"|npm\s+(?:install|i|ci)|git\s+clone|cargo\s+(?:install|fetch)|go\s+get|conda\s+install|apk\s+add)\b"
 )
+_MISSED = {
+    "mcp_servers": "it needs MCP servers, which are not offered",
+    "tpu": "it needs a TPU, which no backend has",
+    "collect": "it collects from its machine before the tests ([[verifier.collect]]), which is not supported",
+}
+"""Keys that are not carried out, without which a task is another one than its author meant."""
+_PHASES = ("agent", "verifier")
 _IMPORTS_SOLUTION = re.compile(r"^\s*(?:from|import)\s+(?:solution|main|app|src)\b", re.MULTILINE)
 
 
@@ -38,10 +45,19 @@ def check(task: Task) -> list[Finding]:
         found += _step(task, step)
     if task.schema_version not in SCHEMAS:
         found.append(Finding("warning", f"schema {task.schema_version} is newer than what is known here"))
-    for name in sorted(task.unknown):
-        found.append(Finding("note", f"the key {name} is not known here and has no effect"))
+    found += [_unknown(task, name, value) for name, value in sorted(task.unknown.items())]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(dict.fromkeys(found), key=lambda finding: order[finding.level])
+
+
+def _unknown(task: Task, name: str, value: Any) -> Finding:
+    section, _, key = name.rpartition(".")
+    if key in _MISSED and value:
+        return Finding("error", _MISSED[key])
+    phase = section.rpartition(".")[2]
+    if key == "network_mode" and phase in _PHASES and value != (task.machine.network or "public"):
+        return Finding("error", f"its {phase} alone has the network {value}, which is not supported")
+    return Finding("note", f"the key {name} is not known here and has no effect")
 
 
 def _machine(task: Task) -> list[Finding]:

@@ -7,6 +7,7 @@ from outside) has the same two members.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -87,7 +88,10 @@ class WeakRoom:
             graded.bundle = bundle.version if bundle is not None else None
             self._take(graded, await self._run(job, sandbox, bundle), job)
             # What the program under test left behind must not write the reward after the tests did.
-            await stop(sandbox, "none" if job.last else job.keep)
+            if job.last:
+                await sandbox.kill_all()
+            else:
+                await stop(sandbox, job.keep)
             if not graded.problem:
                 graded.score = await read_score(sandbox)
                 graded.tampered = _contradicted(graded, bundle)
@@ -163,5 +167,9 @@ def _interpreter(script: Path) -> list[str]:
 async def _directory(job: Job, sandbox: Sandbox) -> str:
     """The task's working directory, or the top where the agent has removed it."""
     path = job.directory or sandbox.working_directory
+    with contextlib.suppress(OSError):
+        if (await sandbox.stat(path)).kind == "directory":
+            return path
+    # A link to a directory will do, which the sandbox's own shell knows best.
     found = await sandbox.exec(["/bin/sh", "-c", '[ -d "$1" ]', "sh", path], cwd="/", timeout=60)
     return path if found.exit_code == 0 else "/"

@@ -13,7 +13,7 @@ from environments.sandboxes.base import Capabilities
 from environments.tasks.directory import load_task
 from environments.tasks.model import Task
 
-DOCKER = Capabilities(images=True, network_modes=frozenset({"none", "public"}), gpu=True)
+DOCKER = Capabilities(images=True, network_modes=frozenset({"none", "public"}), gpu=True, users=True)
 LOCAL = Capabilities(network_modes=frozenset({"none", "public"}))
 
 
@@ -71,8 +71,10 @@ def test_where_images_come_from(tmp_path: Path) -> None:
         ("[environment]\ngpus = 1", "local", "needs a GPU"),
         ('[environment]\nenv = { A = "${NOT_SET_HERE}" }', "docker", "variable NOT_SET_HERE"),
         ('[verifier]\nenv = { A = "${NOT_SET_HERE}" }', "docker", "tests need the variable"),
-        ('[agent]\nuser = "someone"', "docker", "user 'someone'"),
-        ('[verifier]\nuser = "someone"', "local", "only the docker backend"),
+        ('[agent]\nuser = "someone"', "local", "agent is the user 'someone', which the local backend"),
+        ('[verifier]\nuser = "someone"', "local", "tests run as the user 'someone'"),
+        ('[[environment.mcp_servers]]\nname = "a"', "docker", "MCP servers"),
+        ('[agent]\nnetwork_mode = "no-network"', "docker", "agent alone has the network no-network"),
         ("[environment]\nmemory_mb = 99999999", "local", "99999999 MB"),
         ("", "local", "replay does without"),
         ("", "singularity", "builds no Dockerfile"),
@@ -82,6 +84,22 @@ def test_what_cannot_be_given_is_said(tmp_path: Path, settings: str, backend: st
     capabilities = DOCKER if backend != "local" else LOCAL
     found = misfits(a_task(tmp_path, settings), config(terminal_backend=backend), capabilities)
     assert any(said in text for text in found), found
+
+
+def test_a_backend_with_users_runs_agents_as_they_are_named(tmp_path: Path) -> None:
+    one = a_task(tmp_path / "one", '[agent]\nuser = "someone"\n[verifier]\nuser = 1000\n')
+    assert misfits(one, config(), DOCKER) == []
+    steps = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n[steps.agent]\nuser = "someone"\n'
+    several = load_task(make_task(tmp_path / "several", steps))
+    assert "its steps have agents of different users, which is not supported" in misfits(
+        several, config(), DOCKER
+    )
+
+
+def test_several_containers_are_refused_and_nobody_is_blamed(tmp_path: Path) -> None:
+    task = a_task(tmp_path, "")
+    (task.environment_directory / "docker-compose.yaml").write_text("services: {main: {build: .}, db: {}}\n")
+    assert any("compose" in text for text in misfits(task, config(), DOCKER))
 
 
 def test_a_dockerfile_that_cannot_be_replayed(tmp_path: Path) -> None:

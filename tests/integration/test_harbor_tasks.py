@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from pathlib import Path
 
 import pytest
-from harbor_task_env.test_runs import TASKS
+from harbor_task_env.test_runs import TASKS, run
+from tasks.making import make_task
 
 from environments.command_line import main
+from environments.config import HermesAgentEnvConfig
+from environments.errors import SandboxError, SandboxReleased
+from environments.sandboxes.base import SandboxSpec
+from environments.sandboxes.registry import create_backend
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -43,3 +50,64 @@ def test_our_own_tasks_on_an_image(
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["8"] == "8 tasks: 6 ok, 1 wrong, 1 not run", "\n".join(lines.values())
     assert "wrote neither" in lines["broken-verifier"] and "GPU" in lines["gpu-needed"]
+
+
+AS_WORKER = """\
+[ "$(id -un)" = worker ] || exit 1
+id -un > ~/who; touch /logs/artifacts/mine
+touch /root/planted 2>/dev/null || true
+"""
+OF_WORKER = """\
+#!/bin/bash
+[ "$(id -u)" = 0 ] && [ "$(cat /home/worker/who)" = worker ] && [ ! -e /root/planted ] &&
+  [ "$(stat -c %U /home/worker/who /logs/artifacts/mine | uniq)" = worker ]
+echo $((! $?)) > /logs/verifier/reward.txt
+"""
+
+
+def test_an_agent_is_the_user_that_its_task_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
+    if not host:
+        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
+    monkeypatch.setenv("DOCKER_HOST", host)
+    make_task(
+        tmp_path / "tasks" / "worker",
+        '[agent]\nuser = "worker"\n[environment]\nnetwork_mode = "no-network"\n',
+        test=OF_WORKER,
+        solve=AS_WORKER,
+        dockerfile="FROM debian:bookworm-slim\nRUN useradd --create-home worker\nWORKDIR /app\n",
+    )
+    settings = {"terminal_backend": "docker", "docker_image": "sandbox/debian"}
+    (attempt,) = run(tmp_path, tmp_path / "tasks", **settings).attempts
+    assert attempt.verdict is not None and attempt.reward == 1.0, attempt.failures or attempt.messages
+
+
+def test_files_and_processes_are_those_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
+    if not host:
+        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
+    monkeypatch.setenv("DOCKER_HOST", host)
+
+    async def main() -> None:
+        backend = create_backend("docker", HermesAgentEnvConfig(docker_image="sandbox/debian"), "users")
+        await backend.check()
+        try:
+            sandbox = await backend.create(SandboxSpec())
+            other = await sandbox.as_user("nobody")
+            await other.write_bytes("/tmp/of-nobody", b"x")
+            process = await other.spawn("id -un; touch /root/x")
+            await process.wait(30)
+            assert (await process.read()).split(b"\n")[0] == b"nobody"
+            owner = (await sandbox.exec("stat -c %U /tmp/of-nobody; id -un")).text.split()
+            assert owner == ["nobody", "root"]
+            with pytest.raises(PermissionError):
+                await other.read_bytes("/root/.bashrc")
+            with pytest.raises(SandboxError, match="no-such-user"):
+                await sandbox.as_user("no-such-user")
+            await sandbox.close()
+            with pytest.raises(SandboxReleased):
+                await other.exec("true")
+        finally:
+            await backend.close()
+
+    asyncio.run(main())

@@ -52,6 +52,7 @@ class DockerBackend(Backend):
         network_modes=frozenset({"none", "public", "allow-list"}),
         resources=frozenset({"cpus", "memory_mb", "processes", "gpus"}),
         gpu=True,
+        users=True,
     )
 
     def __init__(self, config: HermesAgentEnvConfig, run_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import secrets
 import signal
 import time
@@ -77,7 +78,14 @@ class Commands:
         self._foreground: list[_Foreground] = []
         self._processes: list[DockerProcess] = []
         self._started = 0
+        self._user: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def as_user(self, user: str) -> Commands:
+        """The same, for commands of another user than the container's."""
+        other = copy.copy(self)
+        other._user = user
+        return other
 
     async def run(
         self,
@@ -257,6 +265,7 @@ class Commands:
 
     async def _start(self, request: Request, mark: str) -> Execution:
         """Start a command; when cancelled on the way, whatever did start is killed."""
+        request = replace(request, user=request.user or self._user)
         starting = asyncio.ensure_future(start(self._engine, self._container.id, request))
         try:
             return await asyncio.shield(starting)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import errno
 import itertools
 import posixpath
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from environments.errors import SandboxBroken, SandboxReleased
+from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Command, ExecRequest, ExecResult, FileInfo, Sandbox
 from environments.sandboxes.docker import files, tar
@@ -17,7 +18,7 @@ from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.ownership import kept_name
 from environments.sandboxes.docker.process import DockerProcess
-from environments.sandboxes.docker.scripts import COMMAND, SPAWN, shell_command
+from environments.sandboxes.docker.scripts import COMMAND, PROBE, SPAWN, shell_command
 from environments.sandboxes.egress.proxy import FilteringProxy
 
 _LONGEST_ARGUMENT = 100_000
@@ -59,6 +60,19 @@ class DockerSandbox(Sandbox):
         self._proxy = proxy
         self._numbers = itertools.count(1)
         self._closing: asyncio.Future[None] | None = None
+
+    async def as_user(self, user: str) -> DockerSandbox:
+        """See ``Sandbox.as_user``. Raises ``SandboxError`` where the container has no such user."""
+        self._check_open()
+        other = copy.copy(self)
+        other._commands = self._commands.as_user(user)
+        probe = await other._commands.program(PROBE)
+        home, _, rest = probe.stdout.decode("utf-8", "surrogateescape").partition("\0")
+        if not rest:
+            reason = probe.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise SandboxError(f"no command can be run as {user!r}: {reason[-1] if reason else 'no word'}")
+        other.home = home or "/"
+        return other
 
     async def _run(self, request: ExecRequest) -> ExecResult:
         self._check_open()
