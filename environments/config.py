@@ -303,6 +303,11 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     )
     image_model: str | None = Field(default=None, description="Model that makes pictures.")
 
+    mcp_servers: dict[str, dict[str, Any]] | None = Field(
+        default=None,
+        description="MCP servers whose tools the model gets, by name: command or url, env, headers, shared, "
+        "timeout, start_timeout.",
+    )
     allow_unisolated: bool = Field(
         default=False, description="Let a model run commands although this machine offers no isolation."
     )

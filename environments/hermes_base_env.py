@@ -83,6 +83,7 @@ class HermesAgentBaseEnv(BaseEnv):
         super().__init__(config, server_configs, slurm, testing)
         self._backend: Backend | None = None
         self._shared_tools: SharedResources | None = None
+        self._mcp_tools: list[Tool] = []
 
     # What a subclass writes.
 
@@ -174,7 +175,7 @@ class HermesAgentBaseEnv(BaseEnv):
             config.disabled_toolsets,
             None if named is not None else config.distribution,
             group.seed if group is not None else config.seed,
-            brought=self.custom_tools,
+            brought=self.brought_tools,
             settings=self.tool_settings(),
         )
         return list(selection.tools)
@@ -190,10 +191,15 @@ class HermesAgentBaseEnv(BaseEnv):
             return self._select_tools(group)
         from environments.tools.registry import get_tool
 
-        brought = {tool.name: tool for tool in self.custom_tools}
+        brought = {tool.name: tool for tool in self.brought_tools}
         schemas, names = self._resolve_tools_for_group()
         ordered = [schema["function"]["name"] for schema in schemas]
         return [brought.get(name) or get_tool(name) for name in ordered if name in names]
+
+    @property
+    def brought_tools(self) -> list[Tool]:
+        """Tools beside those of toolsets: the environment's own and those of MCP servers."""
+        return [*self.custom_tools, *self._mcp_tools]
 
     def tool_settings(self) -> ToolSettings:
         """Limits of the tools, from the configuration."""
@@ -407,6 +413,10 @@ class HermesAgentBaseEnv(BaseEnv):
 
     async def start(self) -> None:
         """Start servers and check the sandbox backend and the tools before anything is rolled out."""
+        if self.config.mcp_servers:
+            from environments.tools.mcp.tools import load_tools
+
+            self._mcp_tools = await load_tools(self.config.mcp_servers, self.shared_tools)
         self._select_tools(None)
         self._check_parser()
         await self._start_backend()

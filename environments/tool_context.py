@@ -277,7 +277,7 @@ class AsyncToolContext:
             from environments.tools.toolbox import Toolbox
 
             rollout = await self._owner()
-            own = rollout.environment.custom_tools
+            own = rollout.environment.brought_tools
             self._toolbox = Toolbox([*all_tools().values(), *own], (await rollout.toolbox()).state)
         lacking = self._toolbox.lacking(name)
         if lacking is not None:

@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 from environments.tools.base import JSON, Tool, ToolInputError
 
 _EXCERPT = 40
+_KEYS_OF_OTHERS = frozenset(("$ref", "allOf", "anyOf", "oneOf", "patternProperties"))
+"""With these a schema of somebody else's tool may allow more parameters than it lists."""
+
 _INTEGER = re.compile(r"[+-]?\d{1,18}\Z", re.ASCII)
 
 
@@ -50,9 +53,16 @@ def signature(tool: Tool) -> str:
     properties = tool.parameters.get("properties", {})
     parts = []
     for name, schema in properties.items():
-        kind = " | ".join(map(str, schema["enum"])) if "enum" in schema else schema.get("type", "any")
+        kind = _kind_of(schema) if isinstance(schema, dict) else "any"
         parts.append(f"{name}{'' if name in required else '?'}: {kind}")
     return ", ".join(parts) or "none"
+
+
+def _kind_of(schema: JSON) -> str:
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    kind = schema.get("type", "any")
+    return " | ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
 
 
 def _load(text: str) -> Any:
@@ -82,20 +92,24 @@ def _object(value: dict[str, Any], schema: JSON, where: str, problems: list[str]
     for name, item in value.items():
         if name in properties:
             # null for an optional parameter is how many models say "not given".
-            if item is None and (name not in schema.get("required", ()) or "default" in properties[name]):
+            if item is None and (name not in schema.get("required", ()) or _has_default(properties[name])):
                 continue
             values[name] = _value(item, properties[name], f"{where}{name}", problems)
-        elif where or schema.get("additionalProperties"):
+        elif where or schema.get("additionalProperties") or not _KEYS_OF_OTHERS.isdisjoint(schema):
             values[name] = item
         else:
             problems.append(_unknown(str(name), list(properties)))
     for name in schema.get("required", ()):
-        if name not in value and "default" not in properties.get(name, {}):
+        if name not in value and not _has_default(properties.get(name)):
             problems.append(f"{where}{name} is missing")
     for name, item in properties.items():
-        if "default" in item:
+        if _has_default(item):
             values.setdefault(name, item["default"])
     return values
+
+
+def _has_default(schema: Any) -> bool:
+    return isinstance(schema, dict) and "default" in schema
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -103,8 +117,12 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"there is no parameter {name[:80]!r}" + (f" (did you mean {' or '.join(near)}?)" if near else "")
 
 
-def _value(value: Any, schema: JSON, where: str, problems: list[str]) -> Any:
+def _value(value: Any, schema: Any, where: str, problems: list[str]) -> Any:
+    if not isinstance(schema, dict):  # true: anything goes
+        return value
     kind = schema.get("type")
+    if isinstance(kind, list):  # one of several, which the tool tells apart by itself
+        kind = None
     try:
         converted = _CONVERTERS[kind](value) if kind in _CONVERTERS else value
     except ToolInputError as error:
