@@ -122,8 +122,8 @@ class _Connection:
 
     async def is_lost(self) -> bool:
         """Whether the connection is of no more use."""
-        if self._program is not None and not self._program.ended:
-            await asyncio.sleep(0.05)  # its end may be on the way
+        if self._program is not None:
+            await self._program.settle()
         return self._task is None or self._task.done() or (self._program is not None and self._program.ended)
 
     async def close(self) -> None:
@@ -159,9 +159,8 @@ class _Connection:
 async def _client(settings: ServerSettings, program: ServerProgram | None) -> AsyncIterator[Any]:
     try:
         # A second of work, and not for the event loop.
-        await asyncio.to_thread(importlib.import_module, "mcp")
+        http_client: Any = await asyncio.to_thread(importlib.import_module, "mcp.client.streamable_http")
         from mcp import Client
-        from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
     except ImportError:
         raise MissingExtra("mcp_servers", "mcp") from None
     if program is not None:
@@ -169,8 +168,8 @@ async def _client(settings: ServerSettings, program: ServerProgram | None) -> As
             yield client
         return
     assert settings.url is not None
-    async with create_mcp_http_client(headers=settings.headers) as http:
-        transport = streamable_http_client(settings.url, http_client=http)
+    async with http_client.create_mcp_http_client(headers=settings.headers) as http:
+        transport = http_client.streamable_http_client(settings.url, http_client=http)
         async with Client(transport) as client:
             yield client
 

@@ -22,6 +22,7 @@ MESSAGE_LIMIT = 32 * 1024 * 1024
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "TMPDIR")
 _TAIL = 2_000
 _CLOSING = 10.0
+_SETTLING = 3.0
 
 
 class ServerProgram:
@@ -39,6 +40,15 @@ class ServerProgram:
         """Whether it no longer runs, or has closed its output."""
         process = self._process
         return process is None or process.returncode is not None or process.stdout.at_eof()  # type: ignore[union-attr]
+
+    async def settle(self) -> None:
+        """Where its end is on the way, wait until all is known of it."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        gone = process.stdout is not None and process.stdout.at_eof()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _SETTLING if gone else 0.05)
 
     def diagnosis(self) -> str:
         """For an error text: exit code, what was no message, the last lines of standard error."""
