@@ -11,7 +11,17 @@ from importlib import import_module
 from environments.errors import UnknownName
 from environments.tools.base import Tool
 
-_MODULES = ("terminal", "process", "read_file", "write_file", "patch", "search_files", "todo", "web.tools")
+_MODULES = (
+    "terminal",
+    "process",
+    "read_file",
+    "write_file",
+    "patch",
+    "search_files",
+    "todo",
+    "web.tools",
+    "browser.tools",
+)
 
 
 def all_tools() -> dict[str, Tool]:

@@ -1,0 +1,335 @@
+"""The tabs of one rollout: its pages, what they print, their dialogs, what they wanted to download."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from environments.tools.base import JSON, ToolState
+from environments.tools.browser.service import BrowserService, Context, browser_of
+
+if TYPE_CHECKING:
+    from playwright.async_api import ConsoleMessage, Dialog, Download, Page
+    from playwright.async_api import Error as PlaywrightError
+
+MOST_TABS = 8
+MOST_MESSAGES = 200
+
+_SLOT = "browser"
+_PREFIX = re.compile(r"\A[A-Z]\w*\.\w+: ")
+_LONGEST_MESSAGE = 2_000
+_SETTLE = 0.1
+_SETTLE_PATIENCE = 10.0
+_QUIET_PATIENCE = 1.5
+
+T = TypeVar("T")
+
+
+class BrowserProblem(Exception):
+    """Something that the model has to know or can do something about; the text is for it."""
+
+
+@dataclass(slots=True)
+class OpenDialog:
+    """A dialog that waits for an answer."""
+
+    id: str
+    page: Page
+    dialog: Dialog
+
+    def shown(self) -> JSON:
+        """For the model."""
+        kind, message = self.dialog.type, self.dialog.message[:_LONGEST_MESSAGE]
+        shown = {"dialog_id": self.id, "type": kind, "message": message}
+        return {**shown, "default": self.dialog.default_value} if kind == "prompt" else shown
+
+
+@dataclass(slots=True)
+class Messages:
+    """What the pages have printed since it was last cleared."""
+
+    console: deque[JSON] = field(default_factory=lambda: deque(maxlen=MOST_MESSAGES))
+    errors: deque[JSON] = field(default_factory=lambda: deque(maxlen=MOST_MESSAGES))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.console.clear()
+        self.errors.clear()
+
+
+class Tabs:
+    """The browser as one rollout sees it: pages in the order of opening, one of them in front."""
+
+    def __init__(self, service: BrowserService, timeout: float) -> None:
+        self.messages = Messages()
+        self.dialogs: list[OpenDialog] = []
+        self.refs: frozenset[str] = frozenset()
+        """Refs of the last snapshot."""
+        self.busy = asyncio.Lock()
+        """Held by a call that uses the pages."""
+        self.timeout = timeout
+        self._service = service
+        self._context: Context | None = None
+        self._pages: list[Page] = []
+        self._front: Page | None = None
+        self._events: list[str] = []
+        self._crashed: str | None = None
+        self._dialog_count = 0
+        self._dialog_opened = asyncio.Event()
+        self._suspended: set[asyncio.Future[Any]] = set()
+        self._reactions: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    @property
+    def guard(self) -> Any:
+        """Which hosts may be reached."""
+        return self._service.guard
+
+    @property
+    def pages(self) -> list[Page]:
+        """Pages that are open."""
+        return [page for page in self._pages if not page.is_closed()]
+
+    @property
+    def page(self) -> Page:
+        """The page in front. Raises ``BrowserProblem`` where there is none."""
+        self._notice_crash()
+        if self._front is None or self._front.is_closed():
+            self._front = self.pages[-1] if self.pages else None
+        if self._front is None:
+            raise BrowserProblem("no page is open; open one with browser_navigate")
+        return self._front
+
+    def free_page(self) -> Page:
+        """The page in front, where no dialog keeps it from reacting."""
+        page = self.page
+        waiting = next((dialog for dialog in self.dialogs if dialog.page is page), None)
+        if waiting is not None:
+            raise BrowserProblem(
+                f"a dialog is open and the page waits for it: {waiting.shown()}; answer with browser_dialog"
+            )
+        return page
+
+    async def start(self) -> Page:
+        """The page in front, or a new one in a new context where there is none."""
+        if self._closed:
+            raise BrowserProblem("the browser of this rollout is closed")
+        with suppress(BrowserProblem):
+            return self.page
+        if self._context is None:
+            self._context = await self._service.open()
+            self._context.context.set_default_timeout(self.timeout * 1000)
+            self._context.context.on("page", self._on_page)
+        self._front = await self._context.context.new_page()
+        return self._front
+
+    def take_events(self) -> list[str]:
+        """What has happened by itself since it was last asked: tabs, downloads, crashes."""
+        events, self._events = self._events, []
+        return events
+
+    async def act(self, action: Awaitable[T]) -> T | None:
+        """Await an action of a page; None where a dialog opened that has to be answered first."""
+        self._dialog_opened.clear()
+        running = asyncio.ensure_future(action)
+        opened = asyncio.ensure_future(self._dialog_opened.wait())
+        try:
+            await asyncio.wait({running, opened}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            running.cancel()
+            raise
+        finally:
+            opened.cancel()
+        if running.done():
+            return running.result()
+        self._suspended.add(running)
+        running.add_done_callback(self._resumed)
+        return None
+
+    async def settle(self, *, quiet: bool = False) -> None:
+        """Give the page time to react: to load if it loads, to fall quiet if that is soon."""
+        from playwright.async_api import Error
+
+        await asyncio.sleep(_SETTLE)
+        if self.dialogs:
+            return
+        with suppress(
+            Error, BrowserProblem
+        ):  # it loads for ever, or has closed itself: look at what is there
+            patience = min(_SETTLE_PATIENCE, self.timeout) * 1000
+            await self.act(self.page.wait_for_load_state("load", timeout=patience))
+            if quiet and not self.dialogs:
+                await self.act(self.page.wait_for_load_state("networkidle", timeout=_QUIET_PATIENCE * 1000))
+
+    async def answer(self, dialog: OpenDialog, *, accept: bool, text: str | None) -> None:
+        """Answer a dialog; the page goes on."""
+        self.dialogs.remove(dialog)
+        if accept:
+            await (dialog.dialog.accept(text) if text is not None else dialog.dialog.accept())
+        else:
+            await dialog.dialog.dismiss()
+
+    async def close(self) -> None:
+        """Close all pages. Idempotent."""
+        self._closed = True
+        await self._drop()
+
+    async def cause(self, problem: str) -> str:
+        """What to tell the model of a problem: of a crash, if that is behind it."""
+        await self.drop_crashed()
+        crashed, self._crashed = self._crashed, None
+        if crashed is None and "has been closed" in problem:
+            return "the tab closed in the middle of this; look at what is left with browser_snapshot"
+        return crashed or problem
+
+    async def drop_crashed(self) -> None:
+        """Give a context back whose browser is gone."""
+        if self._context is None or (self.pages and self._context.alive):
+            return
+        if not await self._answers(self._context):
+            self._crashed = (
+                "the browser crashed; its pages are lost. Open the page again with browser_navigate"
+            )
+            await self._drop()
+
+    async def _answers(self, context: Context) -> bool:
+        """Whether a context can be used. Its pages are gone a moment before its browser is known to be."""
+        from playwright.async_api import Error
+
+        if not context.alive:
+            return False
+        try:
+            await context.context.cookies("http://localhost")
+        except Error:
+            return False
+        return True
+
+    async def _drop(self) -> None:
+        context, self._context = self._context, None
+        self._pages.clear()
+        self._front = None
+        self._events.clear()
+        self.dialogs.clear()
+        self.refs = frozenset()
+        if context is not None:
+            await self._service.release(context)
+        for future in [*self._suspended, *self._reactions]:
+            future.cancel()
+
+    def _notice_crash(self) -> None:
+        problem, self._crashed = self._crashed, None
+        if problem is not None:
+            raise BrowserProblem(problem)
+
+    def _on_page(self, page: Page) -> None:
+        if len(self.pages) >= MOST_TABS:
+            self._events.append(f"a new tab was closed at once: {MOST_TABS} are open, which is the most")
+            self.later(page.close())
+            return
+        if self._pages:
+            self._events.append("a new tab opened and is in front now")
+        self._pages.append(page)
+        self._front = page
+        page.on("console", self._on_console)
+        page.on("pageerror", self._on_error)
+        page.on("dialog", lambda dialog: self._on_dialog(page, dialog))
+        page.on("download", self._on_download)
+        page.on("crash", self._on_crash)
+        page.on("close", self._on_close)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        self.messages.console.append({"type": message.type, "text": message.text[:_LONGEST_MESSAGE]})
+
+    def _on_error(self, error: PlaywrightError) -> None:
+        self.messages.errors.append({"message": str(error)[:_LONGEST_MESSAGE]})
+
+    def _on_dialog(self, page: Page, dialog: Dialog) -> None:
+        self._dialog_count += 1
+        self.dialogs.append(OpenDialog(f"d{self._dialog_count}", page, dialog))
+        self._dialog_opened.set()
+
+    def _on_download(self, download: Download) -> None:
+        self._events.append(
+            f"the page offered {download.suggested_filename[:200]!r} for download, which this browser does "
+            f"not take ({download.url[:500]}); web_extract may read it"
+        )
+
+    def _on_crash(self, page: Page) -> None:
+        self._crashed = "the page crashed and is gone. Open it again with browser_navigate"
+        self._forget(page)
+        self.later(page.close())
+
+    def _on_close(self, page: Page) -> None:
+        if page in self._pages and not self._closed:
+            self._events.append("a tab closed itself")
+        self._forget(page)
+
+    def _forget(self, page: Page) -> None:
+        self._pages = [other for other in self._pages if other is not page]
+        self.dialogs = [dialog for dialog in self.dialogs if dialog.page is not page]
+
+    def later(self, work: Awaitable[Any]) -> None:
+        """Do something without waiting for it; the page may be gone before it is done."""
+        from playwright.async_api import Error
+
+        async def run() -> None:
+            with suppress(Error):
+                await work
+
+        task = asyncio.ensure_future(run())
+        self._reactions.add(task)
+        task.add_done_callback(self._reactions.discard)
+
+    def _resumed(self, action: asyncio.Future[Any]) -> None:
+        self._suspended.discard(action)
+        if not action.cancelled():
+            action.exception()  # its caller has gone on long ago; the page shows what came of it
+
+
+async def tabs_of(state: ToolState) -> Tabs:
+    """The tabs of this rollout."""
+    tabs: Tabs | None = state.slots.get(_SLOT)
+    if tabs is None:
+        service = await browser_of(state)
+        tabs = state.slots.setdefault(_SLOT, Tabs(service, state.settings.browser.timeout))
+        if tabs.close not in state.closers:
+            state.closers.append(tabs.close)
+    await tabs.drop_crashed()
+    return tabs
+
+
+Action = Callable[..., Awaitable[JSON]]
+
+
+def browser_tool(action: Action) -> Action:
+    """A tool function of an action ``(tabs, **arguments)``: one at a time, problems as results."""
+
+    async def call(state: ToolState, **arguments: Any) -> JSON:
+        from playwright.async_api import Error
+
+        tabs = await tabs_of(state)
+        async with tabs.busy:
+            try:
+                result = await action(tabs, **arguments)
+            except BrowserProblem as problem:
+                result = {"success": False, "error": await tabs.cause(str(problem))}
+            except Error as error:
+                result = {"success": False, "error": await tabs.cause(plain_message(str(error)))}
+            if tabs.dialogs:
+                result["dialogs"] = [dialog.shown() for dialog in tabs.dialogs]
+            if events := tabs.take_events():
+                result["events"] = events
+            return result
+
+    return call
+
+
+def plain_message(text: str) -> str:
+    """Playwright's message without the name of its function and its log of calls."""
+    text = _PREFIX.sub("", text.partition("Call log:")[0].strip())
+    return text[:1_000] or "the browser gave no reason"
