@@ -61,6 +61,14 @@ class ToolInputError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherTools:
+    """What a tool may call: the parameters of each by its name, and the way to call it."""
+
+    parameters: dict[str, list[str]]
+    call: Callable[[str, Any], Awaitable[JSON]]
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
     """One tool. ``parameters`` is the JSON schema of its arguments."""
 
@@ -72,6 +80,8 @@ class Tool:
     parallel_safe: bool = False
     """Whether calls of one turn may run side by side with others that are safe."""
     exempt_from_budget: bool = False
+    calls_tools: bool = False
+    """Whether its function gets ``others``, by which it may call the other tools of the rollout."""
     requirement: Callable[[], str | None] | None = None
     """Returns None when the tool can be used here, else what is missing and how to get it."""
     configured_requirement: Callable[[ToolSettings], str | None] | None = None

@@ -21,6 +21,7 @@ _MODULES = (
     "todo",
     "web.tools",
     "browser.tools",
+    "execute_code",
 )
 
 

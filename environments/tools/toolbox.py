@@ -18,7 +18,7 @@ from environments.errors import SandboxError
 from environments.plain_calls import as_user_code
 from environments.tools.arguments import parse_arguments, signature, validate
 from environments.tools.background import kill_sessions
-from environments.tools.base import JSON, Tool, ToolInputError, ToolState
+from environments.tools.base import JSON, OtherTools, Tool, ToolInputError, ToolState
 from environments.tools.budget import over_turn_budget, size_limit, store, to_text
 from environments.tools.paths import describe
 
@@ -110,6 +110,8 @@ class Toolbox:
         except ToolInputError as error:
             return _failure("bad_arguments", f"{error}", tool, parameters=signature(tool))
         try:
+            if tool.calls_tools:
+                values = {**values, "others": self._others()}
             with as_user_code(f"tool {tool.name}"):
                 result = await tool.function(self.state, **values)
         except ToolInputError as error:
@@ -126,6 +128,15 @@ class Toolbox:
             outcome.exception = traceback.format_exc()
             return outcome
         return ToolOutcome(to_text(result), _error_kind(result), result=result, tool=tool)
+
+    def _others(self) -> OtherTools:
+        """What a tool that calls tools may call: all that do not. Its results are whole, without budgets."""
+
+        async def call(name: str, arguments: Any) -> JSON:
+            return (await self._run(name, arguments)).result or {}
+
+        plain = [tool for tool in self._tools.values() if not tool.calls_tools]
+        return OtherTools({tool.name: _positional(tool) for tool in plain}, call)
 
     def _unknown(self, name: Any) -> str:
         available = ", ".join(self._tools) or "none"
@@ -191,6 +202,13 @@ class Toolbox:
             outcome.stored = True
 
 
+def _positional(tool: Tool) -> list[str]:
+    """Parameters in the order in which code gives them: those it must give first."""
+    names = list(tool.parameters.get("properties", {}))
+    required = set(tool.parameters.get("required", ()))
+    return sorted(names, key=lambda name: name not in required)
+
+
 def _failure(kind: str, text: str, tool: Tool | None = None, **extra: Any) -> ToolOutcome:
     result = {"error": text, **extra}
     return ToolOutcome(to_text(result), kind, result=result, tool=tool)
@@ -200,4 +218,4 @@ def _error_kind(result: JSON) -> str | None:
     if not result.get("error"):
         return None
     # 124 is the exit code of a command that ran out of time, the one failure with a kind of its own.
-    return "timeout" if result.get("exit_code") == 124 else "tool_error"
+    return "timeout" if result.get("exit_code") == 124 or result.get("status") == "timeout" else "tool_error"

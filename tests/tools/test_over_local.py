@@ -149,3 +149,27 @@ def test_a_large_file_is_read_in_part(local: LocalBench) -> None:
     page = local("read_file", path="big", offset=900_000, limit=2)
     assert page["content"] == "900000|900000\n900001|900001"
     assert page["total_lines"] == 1_000_000
+
+
+def test_code_calls_tools_without_network(local: LocalBench) -> None:
+    code = "import hermes_tools as t\nt.write_file('w', 'x')\nprint(t.terminal('cat w')['output'])"
+    result = local("execute_code", code=code)
+    assert (result["status"], result["output"], result["tool_calls_made"]) == ("success", "x\n", 2)
+
+
+def test_code_ends_when_its_call_is_cancelled(local: LocalBench) -> None:
+    code = "open('pid', 'w').close()\nimport os, time\nos.system('setsid sleep 1234 &')\ntime.sleep(1234)"
+
+    async def scenario() -> None:
+        call = asyncio.create_task(local.toolbox.call("execute_code", {"code": code}))
+        while (await local.sandbox.exec("test -e pid; pgrep -f 'sleep 1234'")).exit_code:
+            await asyncio.sleep(0.05)
+        call.cancel()
+        await asyncio.wait([call])
+
+    local.runner.run(scenario())
+    gone = local(
+        "terminal", command="for n in $(seq 100); do pgrep -f '[s]leep.1234' || exit 0; sleep 0.1; done"
+    )
+    assert gone["exit_code"] == 0
+    assert local("execute_code", code="print(1)")["output"] == "1\n"
