@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from environments.trajectory_api.service import Service
 
 
-def make_app(service: Service, *, token: str | None = None) -> Starlette:
-    """The ASGI application. ``token`` is asked of every caller but ``/healthz``, where it is given."""
+def make_app(service: Service, *, token: str | None = None, local: bool = False) -> Starlette:
+    """The ASGI application. ``token`` is asked of every caller but ``/healthz``, where it is given.
+
+    ``local`` says that it is reached through loopback only.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -36,7 +39,7 @@ def make_app(service: Service, *, token: str | None = None) -> Starlette:
     routes = Endpoints(service).routes()
     return Starlette(
         routes=[*routes, Mount("/ns/{namespace}", routes=routes)],
-        middleware=[Middleware(Guard, token=token)],
+        middleware=[Middleware(Guard, token=token, local=local)],
         exception_handlers={
             Refused: _refused,
             ValidationError: _invalid,

@@ -7,7 +7,8 @@ groups, so no mix of environments can get stuck.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 PATIENCE = 4
@@ -97,3 +98,21 @@ def _best(sizes: Sequence[int], reachable: Sequence[int], target: int) -> list[i
             taken.append(i)
             left -= size
     return taken
+
+
+MOST_SUMS = 1 << 20
+"""Batch size above which sums are not searched for."""
+
+
+def largest_sum(sizes: Collection[int], target: int) -> int:
+    """The largest number up to ``target`` that groups of these sizes, as often as need be, sum to."""
+    if target > MOST_SUMS:
+        return target - target % math.gcd(*sizes)  # reached wherever the sizes are small beside the target
+    limit = (1 << (target + 1)) - 1
+    sums = 1
+    for size in sizes:
+        step = size
+        while step <= target:  # one, two, four, ... more of this size
+            sums |= sums << step & limit
+            step *= 2
+    return sums.bit_length() - 1

@@ -17,12 +17,20 @@ _PATIENCE = 8
 """Times the limit that is read of a body that is too long, before the connection is closed."""
 
 
-async def read_body(stream: AsyncIterator[bytes], limit: int, stall: float) -> bytes:
+_BYTES_PER_VALUE = 8
+"""Bytes of JSON that a value has at least, on average, in a body near the limit: a list of numbers takes
+many times the memory of its text, and one of single digits the most.
+"""
+
+
+async def read_body(stream: AsyncIterator[bytes], limit: int, stall: float, declared: str | None) -> bytes:
     """The body as it comes. One that is too long is read to its end, so that its sender gets the refusal
-    and not a broken connection, but not kept.
+    and not a broken connection, but not kept; not where its ``declared`` length is beyond all patience.
 
     Raises ``Refused``: 413 beyond ``limit`` bytes, 408 where nothing comes for ``stall`` seconds.
     """
+    if declared is not None and declared.isdecimal() and int(declared) > _PATIENCE * limit:
+        raise too_large(limit)
     parts: list[bytes] = []
     size = 0
     loop = asyncio.get_running_loop()
@@ -61,6 +69,8 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
             raise Refused("Content-Encoding", f"{name!r} is not known: use gzip, zstd or none", status=415)
     if len(body) > limit:
         raise too_large(limit)
+    if body.count(b",") > limit // _BYTES_PER_VALUE:
+        raise Refused("body", f"more than {limit // _BYTES_PER_VALUE} values", status=413)
     return body
 
 

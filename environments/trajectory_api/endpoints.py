@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 import environments
-from environments.errors import StoreError
 from environments.trajectory_api import openapi
 from environments.trajectory_api.bodies import decode_body, read_body
 from environments.trajectory_api.messages import EnvIdentifier, RegisterEnv, Registration
@@ -25,6 +24,7 @@ from environments.trajectory_api.metrics import render
 from environments.trajectory_api.refusals import Refused
 from environments.trajectory_api.replies import GroupsReply, negotiate
 from environments.trajectory_api.service import Service
+from environments.trajectory_api.store import NotStored
 from environments.trajectory_api.wire import LARGEST, parse, read_group, read_groups
 
 T = TypeVar("T")
@@ -79,6 +79,9 @@ class Endpoints:
         return JSONResponse({"message": "AtroposLib API"})
 
     async def healthz(self, request: Request) -> Response:
+        trouble = await asyncio.to_thread(self.service.store.trouble)
+        if trouble is not None:
+            return JSONResponse({"status": "error", "detail": trouble}, 503)
         return JSONResponse({"status": "ok", "version": environments.__version__})
 
     async def metrics(self, request: Request) -> Response:
@@ -203,7 +206,7 @@ class Endpoints:
             return JSONResponse(_NO_EXAMPLE)
         try:
             return Response(await self.service.payload(latest), media_type="application/json")
-        except StoreError:  # handed out and finished with
+        except NotStored:  # handed out and finished with
             return JSONResponse(_NO_EXAMPLE)
 
     # Environments.
@@ -246,31 +249,23 @@ class Endpoints:
         else:
             env_id = (await self._read(request, EnvIdentifier)).env_id
         job = self.service.job(_namespace(request))
-        return JSONResponse(job.status_of(env_id, time.time()))
+        return JSONResponse(job.status_of(env_id, time.monotonic()))
 
     async def scored_data(self, request: Request) -> Response:
         namespace = _namespace(request)
         self._push_back(request, namespace)
         key = request.headers.get(KEY_HEADER)
         group = await self._groups(request, namespace, lambda body: read_group(body, key))
-        new = await self._counted(namespace, self.service.add(namespace, group))
+        new = await self._counted(namespace, self.service.add(namespace, [group]))
         reply: dict[str, Any] = {"status": "received"}
         return JSONResponse(reply if new else {**reply, "duplicate": True})
 
     async def scored_data_list(self, request: Request) -> Response:
         namespace = _namespace(request)
         self._push_back(request, namespace)
-        groups = await self._groups(request, namespace, read_groups)
-        job = self.service.job(namespace)
-        for index, group in enumerate(groups):  # all or none
-            try:
-                job.check(group.env_id, group.members)
-            except Refused as refusal:
-                self.service.counters["groups_refused", namespace] += 1
-                raise refusal.inside(index) from None
-        new = 0
-        for group in groups:
-            new += await self.service.add(namespace, group)
+        key = request.headers.get(KEY_HEADER)
+        groups = await self._groups(request, namespace, lambda body: read_groups(body, key))
+        new = await self._counted(namespace, self.service.add(namespace, groups, listed=True))
         reply: dict[str, Any] = {"status": "received", "groups_processed": len(groups)}
         return JSONResponse(reply if new == len(groups) else {**reply, "duplicates": len(groups) - new})
 
@@ -313,7 +308,8 @@ class Endpoints:
 
     async def _body(self, request: Request) -> bytes:
         limits = self.service.limits
-        return await read_body(request.stream(), limits.body, limits.stall)
+        declared = request.headers.get("content-length")
+        return await read_body(request.stream(), limits.body, limits.stall, declared)
 
 
 def _encoding(request: Request) -> Any:

@@ -1,4 +1,5 @@
-"""The state of one training job: registration, environments, queue, batches. Pure: time is an argument.
+"""The state of one training job: registration, environments, queue, batches. Pure: time is an argument,
+by a clock that never jumps.
 
 What must survive a crash is written by the caller before it is answered (``store.py``); this module
 decides, and knows neither disk nor network.
@@ -10,7 +11,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from environments.trajectory_api.batching import choose
+from environments.trajectory_api.batching import choose, largest_sum
 from environments.trajectory_api.messages import RegisterEnv, Registration
 from environments.trajectory_api.refusals import Refused
 
@@ -63,6 +64,7 @@ class Batch:
     consumer: str | None = None
     state: str = "out"
     at: float = 0.0
+    """When, in seconds since the epoch."""
 
 
 @dataclass
@@ -133,7 +135,7 @@ class Job:
         taken = set(chosen)
         self.queue = [group for i, group in enumerate(self.queue) if i not in taken]
         size = sum(group.size for group in groups)
-        batch = Batch(self.next_batch_id, groups, size, self.step, consumer, at=now)
+        batch = Batch(self.next_batch_id, groups, size, self.step, consumer)
         self.next_batch_id += 1
         self.step += 1
         self.batches[batch.id] = batch
@@ -208,18 +210,9 @@ class Job:
     def warning_for(self, environment: Environment, now: float) -> str | None:
         """What a new environment should know: that batches cannot have their exact size."""
         sizes = {e.group_size for e in self.environments if e.alive(now, self.lease)}
-        sums = 1
-        for _ in range(self.batch_size):
-            wider = sums
-            for size in sizes:
-                wider |= sums << size
-            wider &= (1 << (self.batch_size + 1)) - 1
-            if wider == sums:
-                break
-            sums = wider
-        if sums >> self.batch_size & 1:
+        largest = largest_sum(sizes, self.batch_size)
+        if largest == self.batch_size:
             return None
-        largest = sums.bit_length() - 1
         listed = ", ".join(map(str, sorted(sizes)))
         return (
             f"groups of {listed} cannot make a batch of exactly {self.batch_size}: batches will have "

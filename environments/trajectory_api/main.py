@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import logging
+import math
 import os
 import socket
 import sys
@@ -44,25 +45,25 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the token")
     options.add_argument(
-        "--max-body-mb", type=int, default=128, metavar="MB", help="longest body (default: %(default)s)"
+        "--max-body-mb", type=_count, default=128, metavar="MB", help="longest body (default: %(default)s)"
     )
     options.add_argument(
         "--max-queue",
-        type=int,
+        type=_count,
         default=4096,
         metavar="GROUPS",
         help="waiting groups at which clients that understand it get 429 (default: %(default)s)",
     )
     options.add_argument(
         "--lease",
-        type=float,
+        type=_seconds,
         default=120.0,
         metavar="SECONDS",
         help="time without a call after which an environment no longer counts (default: %(default)s)",
     )
     options.add_argument(
         "--stall",
-        type=float,
+        type=_seconds,
         default=60.0,
         metavar="SECONDS",
         help="time after which a client that stopped in the middle is given up (default: %(default)s)",
@@ -76,7 +77,13 @@ def parser() -> argparse.ArgumentParser:
         "--durable", action="store_true", help="survive loss of power, not only of the process; slower"
     )
     options.add_argument("--reload", action="store_true", help=argparse.SUPPRESS)
-    options.add_argument("--log-level", default="info", help="debug, info, warning (default: %(default)s)")
+    options.add_argument(
+        "--log-level",
+        type=str.lower,
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="default: %(default)s",
+    )
     return options
 
 
@@ -98,6 +105,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     import uvicorn
 
     from environments.trajectory_api.app import make_app
+    from environments.trajectory_api.connections import patient_protocol
     from environments.trajectory_api.service import Limits, Service
     from environments.trajectory_api.store import Store
 
@@ -126,9 +134,11 @@ def _serve(arguments: argparse.Namespace) -> int:
                         batch.size,
                     )
         port = listener.getsockname()[1]
-        logger.info("trajectory API on http://%s:%d, data in %s", arguments.host, port, store.path)
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        logger.info("trajectory API on http://%s:%d, data in %s", host, port, store.path)
         config = uvicorn.Config(
-            make_app(service, token=token),
+            make_app(service, token=token, local=_is_loopback(arguments.host)),
+            http=patient_protocol(limits.stall),
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=10,
@@ -162,12 +172,42 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _token(arguments: argparse.Namespace) -> str | None:
+    """The token, where one is asked for. One that is empty is a mistake, not a server open to all."""
     if arguments.token_file is not None:
+        source = f"--token-file {arguments.token_file}"
         try:
-            return str(arguments.token_file.read_text().strip()) or None
+            token = str(arguments.token_file.read_text().strip())
         except OSError as error:
-            raise ConfigError(f"--token-file {arguments.token_file}: {error.strerror}") from error
-    return arguments.token or os.environ.get(TOKEN_VARIABLE) or None
+            raise ConfigError(f"{source}: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise ConfigError(f"{source} is no text") from None
+    elif arguments.token is not None:
+        source, token = "--token", arguments.token
+    else:
+        source, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, "")
+        if not token:
+            return None
+    if not token:
+        raise ConfigError(f"{source} holds no token")
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise ConfigError(f"{source}: a token is made of printable ASCII characters without spaces")
+    return str(token)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds above 0")
+    return seconds
 
 
 def _port(text: str) -> int:

@@ -40,7 +40,7 @@ def _counters(service: Service) -> Iterator[str]:
 
 
 def _gauges(service: Service) -> Iterator[str]:
-    now = time.time()
+    now = time.monotonic()
     rows: dict[str, tuple[str, Callable[[Job], int]]] = {
         "queue_groups": ("Groups that wait.", lambda job: len(job.queue)),
         "queue_sequences": ("Sequences that wait.", lambda job: sum(g.size for g in job.queue)),

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from environments.errors import StoreError
 from environments.trajectory_api.bodies import zstd_module
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 18
 
@@ -103,6 +107,8 @@ class GroupsReply:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
             return  # an unfinished reply: the connection is closed
+        except StoreError as error:
+            logger.error("%s", error)  # likewise: what has been sent cannot be taken back
         finally:
             if self.sent is not None:
                 await self.sent(whole)

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from environments.trajectory_api import writes
 from environments.trajectory_api.job import LEASE, Batch, Environment, Group, Job
 from environments.trajectory_api.messages import RegisterEnv, Registration
 from environments.trajectory_api.refusals import Refused
-from environments.trajectory_api.store import Store
+from environments.trajectory_api.store import NotStored, Store
 from environments.trajectory_api.wire import WireGroup
 
 KEPT_RUNS = 3
@@ -54,7 +55,7 @@ class Service:
             self.jobs[namespace] = self._restore(run_id, data)
 
     def _restore(self, run_id: str, data: dict[str, Any]) -> Job:
-        job = Job.restore(run_id, data, time.time(), self.limits.lease)
+        job = Job.restore(run_id, data, time.monotonic(), self.limits.lease)
         job.queue = [_group(row) for row in self.store.load_groups(run_id)]
         job.latest = job.queue[-1].id if job.queue else None
         out: dict[int, list[Group]] = {}
@@ -114,10 +115,10 @@ class Service:
                 await self._acknowledge(job, acknowledge)
             done = job.finished_batches() if consumer is None else []
             before = (job.started, len(job.batches))
-            batch, stale = job.next_batch(time.time(), consumer=consumer, version=version)
+            batch, stale = job.next_batch(time.monotonic(), consumer=consumer, version=version)
             new = batch is not None and len(job.batches) > before[1]
-            for one in done:
-                job.finish(one)
+            if new and batch is not None:
+                batch.at = time.time()
             if not (new or stale or done or not before[0]):
                 return batch
             steps = [self._finish(job, one) for one in done]
@@ -133,6 +134,8 @@ class Service:
                 if new and batch is not None:
                     job.undo(batch)
                 raise
+            for one in done:
+                job.finish(one)
             self.counters["groups_stale", namespace] += len(stale)
             if new and batch is not None:
                 self.counters["batches_handed_out", namespace] += 1
@@ -180,7 +183,7 @@ class Service:
     async def register_environment(self, namespace: str, request: RegisterEnv) -> Environment:
         """Take an environment in."""
         job = self.job(namespace)
-        environment = job.register_environment(request, time.time())
+        environment = job.register_environment(request, time.monotonic())
         await self._save(namespace, job)
         return environment
 
@@ -195,32 +198,32 @@ class Service:
     async def _save(self, namespace: str, job: Job) -> None:
         await self.store.write(writes.put_run(namespace, job.run_id, job.snapshot()))
 
-    async def add(self, namespace: str, group: WireGroup) -> bool:
-        """Take a group; False where it had been taken before. Raises ``Refused``."""
+    async def add(self, namespace: str, groups: Sequence[WireGroup], *, listed: bool = False) -> int:
+        """Take groups, all or none; how many of them had not been taken before.
+
+        Raises ``Refused``, whose path begins with the group's position where they are ``listed``.
+        """
         job = self.job(namespace)
-        job.check(group.env_id, group.members)
-        if group.env_id is not None:
-            job.heard_of(group.env_id, time.time())
-        group_id = await self.store.write(
-            writes.add_group(
-                job.run_id,
-                group.env_id,
-                group.members,
-                group.rows,
-                group.policy_version,
-                group.key,
-                group.payload,
-            ),
-            growing=len(group.payload),
+        now = time.monotonic()
+        for index, group in enumerate(groups):
+            try:
+                job.check(group.env_id, group.members)
+            except Refused as refusal:
+                raise (refusal.inside(index) if listed else refusal) from None
+        for env_id in {group.env_id for group in groups if group.env_id is not None}:
+            job.heard_of(env_id, now)
+        ids = await self.store.write(
+            writes.add_groups(job.run_id, groups), growing=sum(len(group.payload) for group in groups)
         )
-        if group_id is None:
-            self.counters["groups_duplicate", namespace] += 1
-            return False
-        if self.jobs.get(namespace) is job:
-            job.add(Group(group_id, group.members, group.rows, group.env_id, group.policy_version))
-        self.counters["groups_received", namespace] += 1
-        self.counters["tokens_received", namespace] += group.tokens
-        return True
+        for group, group_id in zip(groups, ids, strict=True):
+            if group_id is None:
+                self.counters["groups_duplicate", namespace] += 1
+                continue
+            if self.jobs.get(namespace) is job:
+                job.add(Group(group_id, group.members, group.rows, group.env_id, group.policy_version))
+            self.counters["groups_received", namespace] += 1
+            self.counters["tokens_received", namespace] += group.tokens
+        return len(ids) - ids.count(None)
 
     async def payload(self, group_id: int) -> bytes:
         """JSON text of a group."""
@@ -230,7 +233,7 @@ class Service:
         """JSON text of a group with its number, None where the trainer has finished it meanwhile."""
         try:
             text = await self.payload(group_id)
-        except StoreError:
+        except NotStored:
             return None
         return text[:-1] + b',"group_id":%d}' % group_id
 

@@ -58,6 +58,12 @@ class _Waiting:
     growing: int
 
 
+APPLICATION = 0x48654E76
+"""Marks our databases in their header."""
+
+VERSION = 1
+"""Version of the tables. A server reads those up to its own."""
+
 _PAGES_AT_ONCE = 32
 """Free pages given back to a full disk in one step, which itself needs their room for a moment."""
 
@@ -73,13 +79,25 @@ SHARED_WRITES = 64
 """Most writes in one transaction."""
 
 
+class NotStored(StoreError):
+    """A group that was asked for is not there any more."""
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file stands at a path; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 class Store:
     """Open with ``Store(directory)``, close with ``close``. Raises ``StoreError``."""
 
     def __init__(self, directory: Path, *, durable: bool = False) -> None:
         self.path = directory / "trajectories.sqlite3"
         self._durable = durable
-        self._failed: BaseException | None = None
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -115,6 +133,7 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         try:
             connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+            self._check_kind(connection)
             connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
             connection.execute("PRAGMA secure_delete=OFF")  # deleting a group must not write its whole length
@@ -124,9 +143,31 @@ class Store:
             connection.execute("PRAGMA cache_size=-8192")
             connection.execute("PRAGMA journal_size_limit=67108864")
             connection.executescript(_SCHEMA)
+            connection.execute(f"PRAGMA application_id={APPLICATION}")
+            connection.execute(f"PRAGMA user_version={VERSION}")
+            self._file = _identity(self.path)
         except sqlite3.Error as error:
             raise StoreError(f"cannot open {self.path}: {error}") from error
         return connection
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        """Keep away from databases of others, and of later versions. Raises ``StoreError``."""
+        kind = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+        unmarked = kind == 0 and version == 0 and (not tables or {"runs", "payloads"} <= tables)
+        if kind != APPLICATION and not unmarked:
+            connection.close()
+            raise StoreError(f"{self.path} is a database of something else; name another --data")
+        if version > VERSION:
+            connection.close()
+            raise StoreError(f"{self.path} was written by a later version of run-api; update this one")
+
+    def trouble(self) -> str | None:
+        """What keeps the store from working for good; None where it works or the disk is just full."""
+        if _identity(self.path) != self._file:
+            return f"{self.path} has been removed or replaced; start run-api again"
+        return None
 
     async def write(self, work: Callable[[sqlite3.Connection], T], *, growing: int = 0) -> T:
         """Do some work in a transaction; returns when it is on disk.
@@ -171,6 +212,10 @@ class Store:
                 return
 
     def _commit(self, batch: list[_Waiting]) -> None:
+        trouble = self.trouble()
+        if trouble is not None:  # SQLite would write on into a file without a name
+            self._fail(batch, trouble)
+            return
         if any(waiting.growing for waiting in batch) and not (self._reserve.take() or self._make_room()):
             batch = self._refuse_growing(batch)
         try:
@@ -230,17 +275,23 @@ class Store:
 
     def payload(self, group_id: int) -> bytes:
         """The stored JSON text of a group. Blocks; for a worker thread. Raises ``StoreError``."""
-        row = self._reader().execute("SELECT data FROM payloads WHERE group_id=?", (group_id,)).fetchone()
-        if row is None:
-            raise StoreError(f"group {group_id} is no longer stored")
-        return bytes(row[0])
+        rows = self._read("SELECT data FROM payloads WHERE group_id=?", (group_id,))
+        if not rows:
+            raise NotStored(f"group {group_id} is no longer stored")
+        return bytes(rows[0][0])
 
     def group_numbers(self, run_id: str, after: int, limit: int) -> list[int]:
         """Numbers of a run's stored groups above ``after``, oldest first. Blocks, as ``payload`` does."""
-        rows = self._reader().execute(
+        rows = self._read(
             "SELECT id FROM groups WHERE run_id=? AND id>? ORDER BY id LIMIT ?", (run_id, after, limit)
         )
         return [number for (number,) in rows]
+
+    def _read(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._reader().execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read {self.path}: {error}") from error
 
     def _reader(self) -> sqlite3.Connection:
         """This thread's own connection for reading."""
@@ -254,22 +305,31 @@ class Store:
 
     def load(self) -> list[tuple[str, str, dict[str, Any]]]:
         """Namespace, run id and snapshot of each current run."""
-        rows = self._connection.execute("SELECT namespace, run_id, data FROM runs WHERE current=1").fetchall()
-        return [(namespace, run_id, json.loads(data)) for namespace, run_id, data in rows]
+        rows = self._loaded("SELECT namespace, run_id, data FROM runs WHERE current=1")
+        try:
+            return [(namespace, run_id, json.loads(data)) for namespace, run_id, data in rows]
+        except ValueError as error:
+            raise StoreError(f"cannot read {self.path}: {error}") from error
+
+    def _loaded(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read {self.path}: {error}") from error
 
     def load_groups(self, run_id: str, state: str = "queued") -> list[tuple[Any, ...]]:
         """id, size, rows, env_id, policy_version, batch_id of a run's groups, oldest first."""
-        return self._connection.execute(
+        return self._loaded(
             "SELECT id, size, rows, env_id, policy_version, batch_id FROM groups "
             "WHERE run_id=? AND state=? ORDER BY id",
             (run_id, state),
-        ).fetchall()
+        )
 
     def load_batches(self, run_id: str) -> list[tuple[Any, ...]]:
         """batch_id, step, size, consumer, state, at of a run's unfinished batches."""
-        return self._connection.execute(
+        return self._loaded(
             "SELECT batch_id, step, size, consumer, state, at FROM batches WHERE run_id=?", (run_id,)
-        ).fetchall()
+        )
 
     def close(self) -> None:
         """Finish what waits and close. Idempotent."""

@@ -63,8 +63,11 @@ def read_group(body: bytes, key: str | None = None) -> WireGroup:
     return _group(value, body, key)
 
 
-def read_groups(body: bytes) -> list[WireGroup]:
-    """Check the body of ``/scored_data_list``: all of its groups, or none is taken."""
+def read_groups(body: bytes, key: str | None = None) -> list[WireGroup]:
+    """Check the body of ``/scored_data_list``: all of its groups, or none is taken.
+
+    ``key`` comes from the header and stands for the whole list: it makes a key of each group's position.
+    """
     values = parse(body)
     if not isinstance(values, list):
         raise Refused("body", "a list of groups is needed")
@@ -73,7 +76,8 @@ def read_groups(body: bytes) -> list[WireGroup]:
         try:
             if not isinstance(value, dict):
                 raise Refused((), "a JSON object is needed")
-            groups.append(_group(value, orjson.dumps(value), None))
+            own = f"{key}/{index}" if key else key
+            groups.append(_group(value, orjson.dumps(value), own))
         except Refused as refusal:
             raise refusal.inside(index) from None
     return groups

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from environments.trajectory_api.wire import WireGroup
 
 Write = Callable[[sqlite3.Connection], Any]
 
@@ -31,7 +33,7 @@ def archive_run(run_id: str, keep: int) -> Write:
         connection.execute("UPDATE runs SET current=0 WHERE run_id=?", (run_id,))
         old = connection.execute(
             "SELECT run_id FROM runs WHERE current=0 AND namespace="
-            "(SELECT namespace FROM runs WHERE run_id=?) ORDER BY created_at DESC LIMIT -1 OFFSET ?",
+            "(SELECT namespace FROM runs WHERE run_id=?) ORDER BY rowid DESC LIMIT -1 OFFSET ?",
             (run_id, keep),
         ).fetchall()
         for (name,) in old:
@@ -44,11 +46,17 @@ def archive_run(run_id: str, keep: int) -> Write:
     return write
 
 
-def add_group(
+def add_groups(run_id: str, groups: Sequence[WireGroup]) -> Callable[[sqlite3.Connection], list[int | None]]:
+    """Store waiting groups; the id of each, None where a group with its key is known already."""
+    works = [
+        _add_group(run_id, g.env_id, g.members, g.rows, g.policy_version, g.key, g.payload) for g in groups
+    ]
+    return lambda connection: [work(connection) for work in works]
+
+
+def _add_group(
     run_id: str, env_id: int | None, size: int, rows: int, version: int | None, key: str | None, data: bytes
 ) -> Callable[[sqlite3.Connection], int | None]:
-    """Store a waiting group; its id, None where a group with this key is known already."""
-
     def write(connection: sqlite3.Connection) -> int | None:
         if (
             key is not None

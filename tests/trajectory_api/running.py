@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,9 +31,15 @@ REGISTRATION: dict[str, Any] = {
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that no one listens on, below those that the system gives to outgoing connections: a server
+    that is killed and started again must find it free.
+    """
+    choice = random.SystemRandom()  # the common generator is seeded alike in parallel runs
+    while True:
+        port = choice.randrange(12_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
@@ -49,7 +56,7 @@ class Server:
             [*command, "--data", str(self.data), "--log-level", "warning", *self.options],
             cwd=Path(__file__).parents[2],
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 if call(self.url, "GET", "/healthz")[0] == 200:
@@ -66,13 +73,19 @@ class Server:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(20)
+            self.process.wait(120)
 
     def memory(self) -> int:
         """Resident bytes of the process."""
         assert self.process is not None
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_memory(self) -> int:
+        """Most resident bytes that the process has had."""
+        assert self.process is not None
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) << 10
 
 
 @contextlib.contextmanager
@@ -96,7 +109,7 @@ def call(
         headers={"Content-Type": "application/json", **(headers or {})},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=120) as reply:
             return reply.status, _decoded(reply.read())
     except urllib.error.HTTPError as error:
         return error.code, _decoded(error.read())

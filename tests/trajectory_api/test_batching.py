@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.trajectory_api.batching import PATIENCE, WINDOW, choose
+from environments.trajectory_api.batching import PATIENCE, WINDOW, choose, largest_sum
 
 
 @dataclass
@@ -93,3 +93,16 @@ def test_minima_hold_up_to_whole_groups(queue: list[Entry], batch: int, first: i
     elif sum(entry.size for entry in queue) >= batch:
         assert chosen is not None
         assert sum(queue[i].size for i in chosen) <= batch
+
+
+@given(st.sets(st.integers(1, 12), min_size=1, max_size=3), st.integers(1, 40))
+def test_the_largest_sum_is_that_of_trying_all(sizes: set[int], target: int) -> None:
+    reached = {0}
+    for _ in range(target):
+        reached |= {done + size for done in reached for size in sizes if done + size <= target}
+    assert largest_sum(sizes, target) == max(reached)
+
+
+def test_the_largest_sum_of_huge_sizes_takes_no_memory() -> None:
+    assert largest_sum({3}, 10**18 + 1) == 10**18 - 1
+    assert largest_sum({2, 3}, 10**18 + 1) == 10**18 + 1

@@ -14,6 +14,8 @@ import pytest
 
 from tests.trajectory_api.running import Server, Trainer, call, group
 
+pytestmark = pytest.mark.timeout(300)
+
 GROUPS = 120
 KILLS = 5
 
@@ -56,7 +58,7 @@ def test_each_group_comes_exactly_once_over_kills(tmp_path: Path) -> None:
         seen: Counter[int] = Counter()
         threads = [
             threading.Thread(target=post_all, args=(server.url, GROUPS)),
-            threading.Thread(target=consume, args=(server.url, GROUPS, seen, time.monotonic() + 90)),
+            threading.Thread(target=consume, args=(server.url, GROUPS, seen, time.monotonic() + 300)),
         ]
         for thread in threads:
             thread.start()
@@ -65,7 +67,7 @@ def test_each_group_comes_exactly_once_over_kills(tmp_path: Path) -> None:
             server.kill()
             server.start()
         for thread in threads:
-            thread.join(90)
+            thread.join(300)
         assert seen == Counter(range(GROUPS))
     finally:
         server.stop()
@@ -94,12 +96,12 @@ def test_an_old_trainer_gets_each_group_at_most_once_and_the_rest_is_listed(tmp_
             time.sleep(0.15)
             server.kill()
             server.start()
-        sender.join(60)
-        deadline = time.monotonic() + 20
+        sender.join(300)
+        deadline = time.monotonic() + 120
         while call(server.url, "GET", "/status")[1]["queue_size"] >= 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         stop.set()
-        reader.join(20)
+        reader.join(120)
         listed = call(server.url, "GET", "/batches")[1]["batches"]
         undelivered = sum(len(b["groups"]) for b in listed if b["state"] == "undelivered")
         came = Counter(trainer.groups)

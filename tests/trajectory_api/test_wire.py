@@ -131,3 +131,10 @@ def test_zstd_and_its_bombs() -> None:
     with pytest.raises(Refused) as refused:
         decode_body(b"garbage", "zstd", 100)
     assert refused.value.status == 400
+
+
+def test_more_values_than_memory_is_spent_on() -> None:
+    body = b'{"tokens":[[' + b"1," * 2000 + b"1]]}"
+    with pytest.raises(Refused, match="values") as refused:
+        decode_body(gzip.compress(body), "gzip", 8000)
+    assert refused.value.status == 413
