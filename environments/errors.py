@@ -15,6 +15,7 @@
     │   ├── SandboxReleased      used after its rollout had ended: a bug of the caller
     │   ├── SandboxBroken        the agent broke it (killed init, filled its disk): scored 0, not retried
     │   ├── NotSupported         the backend cannot do what the task needs (fatal)
+    │   │   └── ImageUnusable    a task's image cannot be had or used; concerns tasks with it alone
     │   └── EngineUnusable       the engine can serve no attempt, such as on a full disk (fatal)
     ├── EvidenceMissing          what an attempt left behind is gone: it cannot be judged again
     ├── VerifierError            grading failed; the verifier runs again -> outcome verifier_error
@@ -38,6 +39,9 @@ class HermesError(Exception):
 
     fatal: bool = False
     """Whether every further attempt would fail the same way."""
+
+    lasting: bool = False
+    """Whether another try at the same attempt would fail the same way."""
 
 
 class ConfigError(HermesError, ValueError):
@@ -112,6 +116,13 @@ class NotSupported(SandboxError):
     """The backend lacks what the task needs."""
 
     fatal = True
+
+
+class ImageUnusable(NotSupported):
+    """The image that a task names cannot be had, built or used. Other tasks may have other images."""
+
+    fatal = False
+    lasting = True
 
 
 class EngineUnusable(SandboxError):

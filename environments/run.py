@@ -11,7 +11,7 @@ import logging
 import subprocess
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import environments
-from environments.errors import BadRequest, RunAborted, StoreError
+from environments.errors import BadRequest, HermesError, RunAborted, StoreError
 from environments.lag_monitor import lag_monitor
 from environments.outcomes import one_line
 from environments.records import Attempt, Ending, Outcome, Provenance
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ALIKE_BAD_REQUESTS = 3
-"""The same refusal three times with no call that worked: every attempt would meet it."""
+ALIKE_HOPELESS = 3
+"""The same refusal three times with nothing that worked: every attempt would meet it."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Run:
         """Judges finished attempts again, where that is what this run is for."""
         self._changed_items: dict[str, int] = {}
         self._earlier: dict[tuple[str, str], list[Attempt]] = {}
-        self._bad_requests: Counter[str] = Counter()
+        self._hopeless: defaultdict[str, list[str]] = defaultdict(list)
         self._worked = False
 
     def earlier(self, group_id: str, item_id: str, item_hash: str) -> dict[int, Attempt]:
@@ -210,11 +210,16 @@ class Run:
             f"{attempt.outcome}: {failure.message}; trying again"
         )
 
-    def note_bad_request(self, error: BadRequest) -> None:
-        """A server refused a request; where none has worked yet and it goes on, the run ends."""
-        self._bad_requests[str(error)] += 1
-        if not self._worked and self._bad_requests[str(error)] >= ALIKE_BAD_REQUESTS:
+    def note_hopeless(self, error: HermesError, item_id: str) -> None:
+        """A request was refused, or an image cannot be had: where nothing has worked yet and the same goes
+        on (with other items, for an image), the run ends."""
+        self._hopeless[str(error)].append(item_id)
+        found = self._hopeless[str(error)]
+        if self._worked or len(set(found) if error.lasting else found) < ALIKE_HOPELESS:
+            return
+        if isinstance(error, BadRequest):
             raise RunAborted(f"the model server refuses every request: {one_line(error)}") from error
+        raise RunAborted(one_line(error)) from error
 
     def start_progress(self, title: str, total: int | None, done_before: int = 0) -> None:
         """Begin to show progress; what an earlier run had done counts neither for rate nor time left."""

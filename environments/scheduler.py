@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from environments.attempt_scope import AttemptScope, GroupScope, current_attempt, current_group, derive_seed
-from environments.errors import BadRequest, RunAborted, UserCodeError
+from environments.errors import BadRequest, HermesError, RunAborted, UserCodeError
 from environments.outcomes import is_fatal, one_line, outcome_of
 from environments.plain_calls import as_user_code
 from environments.records import (
@@ -112,10 +112,10 @@ async def run_attempt(
         scope = AttemptScope(group, new_attempt(environment, group, number))
         scope.record.try_number, scope.record.failures = try_number, failures
         scope.record.clock.queue = time.monotonic() - queued
-        await _one_try(environment, run, scope)
+        error = await _one_try(environment, run, scope)
         outcome = scope.record.outcome
         assert outcome is not None
-        if tries[outcome] >= limits.get(outcome, 0):
+        if tries[outcome] >= limits.get(outcome, 0) or (isinstance(error, HermesError) and error.lasting):
             break
         run.note_retry(scope.record)
         await asyncio.sleep(backoff(environment.config.retry_backoff, tries[outcome]))
@@ -148,7 +148,8 @@ def backoff(first: float, failures: int, ceiling: float = 60.0) -> float:
     return delay * random.uniform(0.5, 1.0)
 
 
-async def _one_try(environment: BaseEnv, run: Run, scope: AttemptScope) -> None:
+async def _one_try(environment: BaseEnv, run: Run, scope: AttemptScope) -> Exception | None:
+    """Roll out and judge once; returns what failed, where the attempt alone is concerned."""
     record = scope.record
     record.started_at = time.time()
     environment.prepare_scope(scope)
@@ -167,8 +168,9 @@ async def _one_try(environment: BaseEnv, run: Run, scope: AttemptScope) -> None:
         if is_fatal(error):
             raise RunAborted(one_line(error)) from error
         _take_failure(record, error)
-        if isinstance(error, BadRequest):
-            run.note_bad_request(error)
+        if isinstance(error, HermesError) and (error.lasting or isinstance(error, BadRequest)):
+            run.note_hopeless(error, scope.group.item_id)
+        return error
     finally:
         current_attempt.reset(token)
         record.ended_at = time.time()
@@ -176,6 +178,7 @@ async def _one_try(environment: BaseEnv, run: Run, scope: AttemptScope) -> None:
         record.clock.waiting = scope.waiting.total
         for rollout in list(scope.rollouts.values()):
             await rollout.release()
+    return None
 
 
 def _take_failure(record: Attempt, error: Exception) -> None:

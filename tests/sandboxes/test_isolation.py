@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.errors import NotSupported, SandboxBroken
+from environments.errors import NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
 from environments.sandboxes.local.sandbox import LocalSandbox
 
@@ -232,6 +232,24 @@ def test_breaking_the_sandbox_is_said_to_be_the_agents_doing(world: World) -> No
                     await sandbox.exec("true")
                     await asyncio.sleep(0.02)
             assert not await sandbox.alive()
+
+    asyncio.run(main())
+
+
+def test_a_sandbox_that_is_killed_while_nothing_runs_in_it_was_not_broken_by_the_agent(world: World) -> None:
+    """Where no process inside can kill the first one; that a background process is left makes no odds."""
+
+    async def main() -> None:
+        async with world.backend() as backend, asyncio.timeout(100):
+            sandbox = await backend.create(world.spec(SandboxSpec()))
+            await sandbox.exec("setsid sleep 300 > /dev/null 2>&1 &")
+            await world.destroy(backend, sandbox)
+            await sandbox._guard.ended.wait()
+            with pytest.raises(SandboxError) as caught:
+                await sandbox.exec("true")
+            assert isinstance(caught.value, SandboxBroken) == (world.rung in ("landlock", "none"))
+            assert not await sandbox.alive()
+            await sandbox.close()
 
     asyncio.run(main())
 

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from environments.errors import ConfigError, MissingExtra, NotSupported, SandboxError
+from environments.errors import ConfigError, ImageUnusable, MissingExtra, NotSupported, SandboxError
 from environments.sandboxes.hosted.creation import TryAgain
 
 _CURE = "set DAYTONA_API_KEY (https://app.daytona.io/dashboard/keys), and DAYTONA_API_URL for your own server"
@@ -77,7 +77,8 @@ def creation_error(error: BaseException, image: str | None) -> SandboxError:
     if status in (401, 403):
         return NotSupported(f"Daytona does not let us in ({message}): {_CURE}")
     if status in (400, 404, 409, 422) or any(word in lower for word in _FAILED_BUILD):
-        return NotSupported(f"Daytona makes no sandbox from {image or 'its default snapshot'}: {message}")
+        text = f"Daytona makes no sandbox from {image or 'its default snapshot'}: {message}"
+        return NotSupported(text) if image is None else ImageUnusable(text)
     return TryAgain(f"Daytona did not answer when asked for a sandbox: {message}", lost=True)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from environments.errors import NotSupported, SandboxError
+from environments.errors import ImageUnusable, NotSupported, SandboxError
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.docker import files, ownership, scripts
@@ -197,7 +197,7 @@ class DockerBackend(Backend):
         try:
             _, probe = await asyncio.gather(guard.start(), commands.program(scripts.PROBE))
         except (NotStarted, TimeoutError) as error:
-            raise NotSupported(
+            raise ImageUnusable(
                 f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh and sleep: {error}"
             ) from error
         files.check(files.Outcome(0 if probe.stdout.count(b"\0") == 2 else 1, b"", probe.stderr), "sandbox")
@@ -241,5 +241,5 @@ class DockerBackend(Backend):
 def _creation_error(error: EngineError, spec: SandboxSpec) -> SandboxError:
     text = str(error)
     if "executable file not found" in text or "no such file or directory" in text:
-        return NotSupported(f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh: {text}")
+        return ImageUnusable(f"the image {spec.image} cannot be used as a sandbox, it needs /bin/sh: {text}")
     return SandboxError(f"the sandbox could not be made: {text}")

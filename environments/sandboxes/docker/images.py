@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from environments.errors import NotSupported, SandboxError
+from environments.errors import ImageUnusable, SandboxError
 from environments.sandboxes.docker.building import Context, read_context
 from environments.sandboxes.docker.credentials import authentication_header, build_header
 from environments.sandboxes.docker.engine import Engine, EngineError
@@ -60,7 +60,7 @@ class Images:
     async def get(self, name: str) -> Image:
         """The image ``name``: a reference, or a directory with a Dockerfile.
 
-        Raises ``NotSupported`` (which ends the run) where it can never be had.
+        Raises ``ImageUnusable`` where it can never be had.
         """
         task = self._getting.get(name)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
@@ -144,7 +144,7 @@ class Images:
             ) as response:
                 await _follow(response.content, f"building {name}")
         except EngineError as error:
-            raise NotSupported(
+            raise ImageUnusable(
                 f"the image cannot be built from {name}: {error}; try `docker build {name}`"
             ) from error
         logger.info("built the image %s in %.0f s", context.tag, time.monotonic() - began)
@@ -189,7 +189,7 @@ def _cannot_have(name: str, error: EngineError) -> SandboxError:
         f"the image {name} is not on the engine and cannot be pulled: {error}; check its name, "
         f"`docker login` and the registry's network, or put it there by `docker pull {name}`"
     )
-    return SandboxError(text) if _may_pass(error) else NotSupported(text)
+    return SandboxError(text) if _may_pass(error) else ImageUnusable(text)
 
 
 def _build_directory(name: str) -> Path | None:
@@ -199,7 +199,7 @@ def _build_directory(name: str) -> Path | None:
     if (path / "Dockerfile").is_file():
         return path
     if name.startswith(("/", "./", "../", "~")):
-        raise NotSupported(
+        raise ImageUnusable(
             f"the image {name!r} looks like a directory, but {path / 'Dockerfile'} does not exist"
         )
     return None

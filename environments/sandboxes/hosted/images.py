@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from environments.errors import NotSupported
+from environments.errors import ImageUnusable
 
 
 def dockerfile_of(name: str) -> Path | None:
     """The Dockerfile that ``name`` means; None for a reference. Reads the disk.
 
-    ``NotSupported`` for what looks like a directory and holds no Dockerfile.
+    ``ImageUnusable`` for what looks like a directory and holds no Dockerfile.
     """
     path = Path(name).expanduser()
     if path.name == "Dockerfile" and path.is_file():
@@ -18,7 +18,7 @@ def dockerfile_of(name: str) -> Path | None:
     if (path / "Dockerfile").is_file():
         return path / "Dockerfile"
     if name.startswith(("/", "./", "../", "~")):
-        raise NotSupported(
+        raise ImageUnusable(
             f"the image {name!r} looks like a directory, but {path / 'Dockerfile'} does not exist"
         )
     return None

@@ -23,6 +23,7 @@ class Conversation:
         self._guard = guard
         self._number = guard.first_number
         self._waiting: set[Answer] = set()
+        self._sent: set[int] = set()
 
     def next_number(self) -> int:
         """A number that no other job of this sandbox has."""
@@ -39,6 +40,12 @@ class Conversation:
         """Nobody waits for this job any more."""
         job.close()
         self._waiting.discard(job)
+        self._sent.discard(job.number)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being carried out."""
+        return any(job.number in self._sent for job in self._waiting)
 
     async def ask(
         self, request: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()
@@ -68,6 +75,8 @@ class Conversation:
             while True:
                 try:
                     wire.send(self._guard.requests, header, body, (job.other_end, *descriptors))
+                    if job in self._waiting:
+                        self._sent.add(job.number)
                     return
                 except BlockingIOError:
                     await _writable(self._guard.requests.fileno())

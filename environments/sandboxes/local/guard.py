@@ -13,6 +13,8 @@ from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.inside.directories import remove_tree
 from environments.sandboxes.local.nursery import GuardianProcess, Nursery
 
+_OWN_PROCESSES = ("bubblewrap", "namespaces")
+"""Isolations with a process namespace."""
 _START_PATIENCE = 60.0
 _ORDER_PATIENCE = 20.0
 _END_PATIENCE = 20.0
@@ -37,6 +39,10 @@ class Guard:
         self._number = 0
         self._closing = False
         self._reason = ""
+        self._by_the_agent = True
+        """Whether the end of the init process may be something that ran in the sandbox's doing."""
+        self.in_use: Callable[[], bool] = bool
+        """Whether something of the agent runs, as far as we started it."""
         self.on_end: Callable[[], object] = bool
         """Called once the guardian is gone, for whatever reason."""
         self.first_number = 0
@@ -84,6 +90,8 @@ class Guard:
         """Why the sandbox can no longer be used."""
         if self._closing:
             return SandboxReleased("the sandbox was released")
+        if self._reason == "init" and not self._by_the_agent:
+            return SandboxError("the sandbox's init process was killed while nothing ran in it")
         if self._reason == "init":
             return SandboxBroken("the sandbox's init process was killed")
         if self._reason == "lifetime":
@@ -160,6 +168,9 @@ class Guard:
         wire.close_all(message.descriptors)
         if "ended" in header:
             self._reason = header["ended"]
+            # The kernel lets nothing inside a process namespace kill its first process, but for memory.
+            shielded = self._settings.get("rung") in _OWN_PROCESSES and not header.get("memory_kills")
+            self._by_the_agent = not shielded or self.in_use()
         elif "done" in header:
             self._settle(self._waiting.get(header["done"]), header["left"])
         elif "ready" in header and not self._ready.done():

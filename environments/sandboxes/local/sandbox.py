@@ -65,6 +65,10 @@ class LocalSandbox(Sandbox):
         self.kept = False
         """Whether it lives on without us."""
         guard.on_end = self._end
+        guard.in_use = self._in_use
+
+    def _in_use(self) -> bool:
+        return self._init.busy or any(process.exit_code is None for process in self._processes)
 
     @property
     def released(self) -> bool:

@@ -13,7 +13,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from environments.errors import ConfigError, MissingExtra, NotSupported, SandboxError
+from environments.errors import ConfigError, ImageUnusable, MissingExtra, NotSupported, SandboxError
 from environments.sandboxes.hosted.creation import TryAgain
 
 APP = "hermes-environments"
@@ -79,7 +79,8 @@ def creation_error(error: BaseException, image: str | None) -> SandboxError:
     if "ResourceExhaustedError" in names:
         return TryAgain(f"Modal has no room for another sandbox now: {message}")
     if names & _IMPOSSIBLE and "ConflictError" not in names:
-        return NotSupported(f"Modal makes no sandbox from {image or 'its default image'}: {message}")
+        text = f"Modal makes no sandbox from {image or 'its default image'}: {message}"
+        return NotSupported(text) if image is None else ImageUnusable(text)
     return TryAgain(f"Modal did not answer when asked for a sandbox: {message}", lost=True)
 
 

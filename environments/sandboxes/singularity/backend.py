@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments.errors import ConfigError, NotSupported, SandboxError
+from environments.errors import ConfigError, ImageUnusable, NotSupported, SandboxError
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.egress import egress
@@ -85,6 +85,8 @@ class SingularityBackend(Backend):
         if self._config.singularity_image is not None:
             try:
                 sandbox = await self.create(SandboxSpec())
+            except ImageUnusable as error:
+                raise ConfigError(f"env.singularity_image: {error}") from error
             except NotSupported:
                 raise
             except SandboxError as error:

@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from environments.errors import SandboxError
+from environments.errors import ImageUnusable
 from environments.sandboxes.singularity.engine import PULL_TIMEOUT, Engine
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
@@ -44,7 +44,7 @@ class Images:
                 return str(path)
             arguments = ["build", "--sandbox", part, str(path)]
         elif image.startswith(("/", "./", "../", "~")):
-            raise SandboxError(f"there is no image {image}")
+            raise ImageUnusable(f"there is no image {image}")
         else:
             arguments = ["pull", "--force", part, f"docker://{image}"]
         await asyncio.to_thread(self._directory.mkdir, exist_ok=True)
