@@ -22,7 +22,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from environments.agent import AgentTask
-from environments.agent_loop import AgentResult, ToolError
+from environments.agent_loop import AgentResult
 from environments.attempt_scope import AttemptScope, current_attempt
 from environments.errors import EvidenceMissing, SandboxBroken, SandboxError, SandboxReleased
 from environments.records import (
@@ -36,7 +36,7 @@ from environments.records import (
     ScoredDataItem,
     Verdict,
 )
-from environments.scoring import score_rollout
+from environments.scoring import broken_sandbox_verdict, result_of, score_rollout
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -365,30 +365,6 @@ class _Late:
 
     def managed_state(self) -> dict[str, Any] | None:
         return self.rollout.managed_state()
-
-
-def broken_sandbox_verdict(explanation: str) -> Verdict:
-    """Score 0 for an agent that destroyed its own machine; never a new draw."""
-    return Verdict(
-        reward=0.0, explanation=explanation, passed=False, verifier="framework", started_at=time.time()
-    )
-
-
-def result_of(record: Attempt) -> AgentResult:
-    """The agent's result, read back from a finished attempt."""
-    ending = record.ending or Ending.STOPPED
-    return AgentResult(
-        messages=record.messages,
-        turns_used=len(record.turns),
-        finished_naturally=ending is Ending.STOPPED,
-        reasoning_per_turn=[
-            m.get("reasoning_content") for m in record.messages if m.get("role") == "assistant"
-        ],
-        tool_errors=[ToolError(tool_result="", **error) for error in record.tool_errors],
-        ending=ending,
-        turns=record.turns,
-        usage=record.usage,
-    )
 
 
 async def rollout_for_task(task_id: str) -> Rollout:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 import time
 import uuid
 from collections import Counter, defaultdict, deque
@@ -24,7 +23,7 @@ from environments.lag_monitor import lag_monitor
 from environments.outcomes import one_line
 from environments.records import Attempt, Ending, Outcome, Provenance
 from environments.scheduler import Breaker
-from environments.source_code import changed_files, code_of, sources_of, version_of
+from environments.source_code import changed_files, code_of, git_commit, sources_of, version_of
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -83,6 +82,8 @@ class Run:
         self.reward_sum = 0.0
         self.scored = 0
         self.evaluations_logged = 0
+        self.reused = 0
+        """Attempts that were not run again, as an earlier run had kept them."""
         self.started = time.time()
         self.done = 0
         self.running = 0
@@ -330,7 +331,7 @@ def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
     )
     run.run_id = run.store.manifest.run_id
     run.provenance.config_hash = content_hash(affecting)
-    run.provenance.git_commit = git_commit(environment)
+    run.provenance.git_commit = git_commit(type(environment))
     run.provenance.dataset = getattr(environment.config, "dataset_name", None)
     run.remember(run.store.attempts())
 
@@ -370,28 +371,6 @@ async def _release(environment: BaseEnv, run: Run) -> None:
         environment.active_run = None
         if run.tracker is not None:
             await asyncio.to_thread(run.tracker.finish)
-
-
-def git_commit(environment: BaseEnv) -> str | None:
-    """Commit of the checkout that holds the environment's code, None where there is none."""
-    import sys
-
-    module = sys.modules.get(type(environment).__module__)
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return None
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(file).resolve().parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
 
 
 def failed_attempts(attempts: list[Attempt]) -> list[Attempt]:

@@ -95,6 +95,8 @@ async def run_attempt(
     """
     if number in group.finished:
         group.attempts[number] = group.finished[number]
+        if environment.active_run is not None:
+            environment.active_run.reused += 1
         return group.finished[number]
     run = environment.active_run
     assert run is not None, "attempts run inside a workflow"

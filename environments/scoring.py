@@ -11,12 +11,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from environments.agent_loop import AgentResult, ToolError
 from environments.errors import ModelError, UserCodeError, VerifierError
-from environments.records import Failure, Outcome, Reward, Trust, Verdict, is_finite_number
+from environments.records import Attempt, Ending, Failure, Outcome, Reward, Trust, Verdict, is_finite_number
 from environments.waiting import DeadlineReached, deadline, waiting
 
 if TYPE_CHECKING:
-    from environments.agent_loop import AgentResult
     from environments.rollout import Rollout
 
 
@@ -110,4 +110,28 @@ def _number(value: Any) -> float:
     raise UserCodeError(
         f"compute_reward returned {value!r} ({type(value).__name__}); it must return a number, "
         "(number, metrics) or Reward(value, metrics, explanation)"
+    )
+
+
+def broken_sandbox_verdict(explanation: str) -> Verdict:
+    """Score 0 for an agent that destroyed its own machine; never a new draw."""
+    return Verdict(
+        reward=0.0, explanation=explanation, passed=False, verifier="framework", started_at=time.time()
+    )
+
+
+def result_of(record: Attempt) -> AgentResult:
+    """The agent's result, read back from a finished attempt."""
+    ending = record.ending or Ending.STOPPED
+    return AgentResult(
+        messages=record.messages,
+        turns_used=len(record.turns),
+        finished_naturally=ending is Ending.STOPPED,
+        reasoning_per_turn=[
+            m.get("reasoning_content") for m in record.messages if m.get("role") == "assistant"
+        ],
+        tool_errors=[ToolError(tool_result="", **error) for error in record.tool_errors],
+        ending=ending,
+        turns=record.turns,
+        usage=record.usage,
     )

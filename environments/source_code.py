@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,6 +59,25 @@ def version_of(sources: Mapping[str, str]) -> str:
 def changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Names of files that both have and that differ."""
     return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+
+
+def git_commit(cls: type) -> str | None:
+    """Commit of the checkout that holds the class's code, None where there is none."""
+    file = _file(sys.modules.get(cls.__module__))
+    if file is None:
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=file.parent,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
 
 
 def _file(module: ModuleType | None) -> Path | None:

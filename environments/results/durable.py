@@ -8,6 +8,8 @@ way. A line that could not be written whole (full disk) is cut off again.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import logging
 import os
 import threading
@@ -87,6 +89,14 @@ class DurableFile:
                 self._syncer.start()
         self._dirty.set()
 
+    def lock(self) -> bool:
+        """Keep other processes from taking the file, by whichever name they know it, until it is closed.
+
+        False where one has it already.
+        """
+        with store_errors(f"cannot lock {self.path}"):
+            return lock_exclusively(self._descriptor, self.path)
+
     def close(self) -> None:
         """Write everything to the disk and close. Idempotent."""
         with self._lock:  # no append is under way
@@ -160,6 +170,19 @@ class DurableFile:
                 return begin + newline + 1
             end = begin
         return 0
+
+
+def lock_exclusively(descriptor: int, path: Path) -> bool:
+    """Lock an open file for this process; False where another one holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        logger.warning("%s: the file system has no locks; let only one process write here", path)
+    return True
 
 
 def read_lines(path: Path, *, end: int | None = None) -> Iterator[tuple[int, bytes]]:

@@ -276,7 +276,11 @@ class GroupFile:
         if self._file is None:
             if self.path.is_dir():
                 raise StoreError(f"{self.path} is a directory; name a file such as {self.path}/groups.jsonl")
-            self._file = DurableFile(self.path)
+            file = DurableFile(self.path)
+            if not file.lock():
+                file.close()
+                raise StoreError(f"{self.path} is in use by another run; wait for it or name another output")
+            self._file = file
         return self._file
 
 

@@ -14,8 +14,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import fcntl
 import logging
 import os
 import threading
@@ -31,6 +29,7 @@ from environments.records import SCHEMA_VERSION, Attempt
 from environments.results.durable import (
     DurableFile,
     encode,
+    lock_exclusively,
     make_directory,
     move_aside,
     store_errors,
@@ -259,17 +258,9 @@ def _lock_directory(directory: Path) -> int:
 
 
 def _flock(descriptor: int, directory: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock_exclusively(descriptor, directory):
         owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise StoreError(
-            f"{directory} is in use by process {owner}; wait for it or name another output"
-        ) from None
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        logger.warning("%s: the file system has no locks; let only one process write here", directory)
+        raise StoreError(f"{directory} is in use by process {owner}; wait for it or name another output")
 
 
 def _same_file(descriptor: int, path: Path) -> bool:

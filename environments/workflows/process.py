@@ -39,15 +39,21 @@ async def process(environment: BaseEnv) -> RunReport:
     config = environment.config
     if config.total_steps < 1:
         raise ConfigError(f"env.total_steps is {config.total_steps}; process makes at least 1 group")
-    path = Path(config.data_path_to_save_groups or f"data/{environment.environment_name}.jsonl")
+    path = output_path(config.data_path_to_save_groups or f"data/{environment.environment_name}.jsonl")
     async with open_run(environment, run_directory(path)) as run:
         with GroupFile(path, resume=config.resume) as file:
             workflow = _Process(environment, run, file)
-            run.start_progress("process", config.total_steps, len(workflow.done))
+            run.start_progress("process", config.total_steps, workflow.made())
             if trouble := log_probability_trouble(environment):
                 run.note(trouble)
             await workflow.make_groups()
         return await workflow.report(path)
+
+
+def output_path(name: str | Path) -> Path:
+    """The file that is written: where a name leads by symbolic links, so that one file has one store."""
+    path = Path(name)
+    return path.resolve() if path.is_symlink() else path
 
 
 class _Process:
@@ -55,11 +61,16 @@ class _Process:
         self.environment, self.run, self.file = environment, run, file
         self.done = file.finished()
         self.planned = environment.config.total_steps
-        self.left_out = 0
+        self.found = len(self.done)
+        """Groups that an earlier run had written."""
+        self.failed_earlier = sum(
+            line.get("failed", 0) for draw, line in self.done.items() if draw < self.planned
+        )
+        """Attempts of those groups that ended without a score."""
+        self.left_out: set[int] = set()
         self.failed_groups = 0
         self.exhausted = False
         self.changed = 0
-        self.resumed = 0
         self.item_filter = ItemFilter(environment.config.item_ids, environment.config.limit)
 
     async def make_groups(self) -> None:
@@ -99,7 +110,6 @@ class _Process:
         line = self.done.get(group.draw)
         if line is None:
             return False
-        self.resumed += 1
         if line.get("item_hash") and line["item_hash"] != group.slots["item_hash"]:
             self.changed += 1
             if self.changed == 1:
@@ -130,12 +140,12 @@ class _Process:
             return False
         data = await environment.postprocess_histories(data)
         if data is None or not data.get("scores"):
-            self.left_out += 1
+            self.left_out.add(group.draw)
             self.run.note(f"group {group.draw} ({group.item_id}) was left out by postprocess_histories")
             return True
         scores = data["scores"]
         if environment.config.ensure_scores_are_not_same and len(scores) > 1 and len(set(scores)) == 1:
-            self.left_out += 1
+            self.left_out.add(group.draw)
             self.run.note(f"group {group.draw} was left out: all scores are {scores[0]:g}")
             return True
         self.file.append(data, group.draw)
@@ -144,7 +154,11 @@ class _Process:
         return True
 
     def _show(self) -> None:
-        self.run.show(done=len(self.done) + self.left_out)
+        self.run.show(done=self.made())
+
+    def made(self) -> int:
+        """Groups of this run's draws; the file may have more, of an earlier run that was to make more."""
+        return sum(draw < self.planned for draw in self.done.keys() | self.left_out)
 
     async def report(self, path: Path) -> RunReport:
         """What the run made, and whether that is all of it."""
@@ -153,18 +167,23 @@ class _Process:
         run, environment = self.run, self.environment
         failures = failed_attempts(run.attempts)
         planned = self.planned
-        made = len(self.done) + self.left_out
-        complete = not failures and not self.failed_groups and (made >= planned or self.exhausted)
+        made = self.made()
+        failed = len(failures) + self.failed_earlier
+        complete = not failed and not self.failed_groups and (made >= planned or self.exhausted)
         if not made and self.exhausted:
             complete = False
             run.note("get_next_item() returned None at the first draw: there is nothing to roll out")
         parts = [f"{len(self.done)} groups in {path}"]
-        if self.resumed:
-            parts.append(f"{self.resumed} of them from an earlier run")
+        if self.found:
+            parts.append(f"{self.found} of them from an earlier run")
+        if run.reused:
+            parts.append(f"{run.reused} attempts taken from what an earlier run kept in {run.directory}")
         if self.left_out:
-            parts.append(f"{self.left_out} left out (equal scores)")
+            parts.append(f"{len(self.left_out)} left out")
         if failures:
             parts.append(f"{len(failures)} attempts failed")
+        if self.failed_earlier:
+            parts.append(f"{self.failed_earlier} attempts of finished groups had failed in an earlier run")
         tool_errors = sum(len(attempt.tool_errors) for attempt in run.attempts)
         if tool_errors:
             parts.append(f"{tool_errors} tool calls failed")

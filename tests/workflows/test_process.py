@@ -16,6 +16,7 @@ from environments.base_env import BaseEnv
 from environments.config import APIServerConfig, BaseEnvConfig
 from environments.errors import (
     ConfigError,
+    ImageUnusable,
     ResumeMismatch,
     RunAborted,
     SandboxError,
@@ -187,6 +188,19 @@ def test_a_dead_server_ends_the_run_before_it_burns_all_items(tmp_path: Path) ->
             total_steps=1000,
             model_error_retries=1,
         )
+
+
+def test_an_image_that_cannot_be_had_concerns_its_items_alone(tmp_path: Path) -> None:
+    missing: Behaviour = lambda n, call: ImageUnusable("no image x") if n == 3 else 1.0  # noqa: E731
+    report = process(tmp_path / "out.jsonl", missing, group_size=1, sandbox_error_retries=3)
+    assert report.exit_code == 1 and draws(tmp_path / "out.jsonl") == [0, 1, 2, 4]
+    (failed,) = [a for a in report.attempts if not a.valid]
+    assert failed.outcome == "sandbox_error" and len(failed.failures) == 1, "trying again cannot help"
+
+
+def test_an_image_that_all_items_need_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunAborted, match="no image x"):
+        process(tmp_path / "out.jsonl", lambda n, call: ImageUnusable("no image x"), total_steps=50)
 
 
 def test_disk_full_ends_the_run_at_once(tmp_path: Path) -> None:
