@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -220,6 +221,7 @@ class GroupFile:
         if not resume:
             move_aside(path)
         self._file: DurableFile | None = None
+        self._opening = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -273,15 +275,19 @@ class GroupFile:
             file.close()
 
     def _open(self) -> DurableFile:
-        if self._file is None:
-            if self.path.is_dir():
-                raise StoreError(f"{self.path} is a directory; name a file such as {self.path}/groups.jsonl")
-            file = DurableFile(self.path)
-            if not file.lock():
-                file.close()
-                raise StoreError(f"{self.path} is in use by another run; wait for it or name another output")
-            self._file = file
-        return self._file
+        with self._opening:  # threads append
+            if self._file is None:
+                self._file = self._locked()
+            return self._file
+
+    def _locked(self) -> DurableFile:
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a directory; name a file such as {self.path}/groups.jsonl")
+        file = DurableFile(self.path)
+        if not file.lock():
+            file.close()
+            raise StoreError(f"{self.path} is in use by another run; wait for it or name another output")
+        return file
 
 
 def _refuse_foreign(path: Path) -> None:
