@@ -292,14 +292,14 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     )
     vision_base_url: str | None = Field(
         default=None,
-        description="OpenAI-compatible API for vision_analyze and browser_vision; its key: VISION_API_KEY or "
-        "OPENAI_API_KEY in the environment.",
+        description="OpenAI-compatible API for vision_analyze and browser_vision; its key: VISION_API_KEY, "
+        "or OPENAI_API_KEY for OpenAI's own.",
     )
     vision_model: str | None = Field(default=None, description="Model that looks at pictures.")
     image_base_url: str | None = Field(
         default=None,
-        description="OpenAI-compatible API for image_generate; its key: IMAGE_API_KEY or OPENAI_API_KEY in "
-        "the environment.",
+        description="OpenAI-compatible API for image_generate; its key: IMAGE_API_KEY, or OPENAI_API_KEY "
+        "for OpenAI's own.",
     )
     image_model: str | None = Field(default=None, description="Model that makes pictures.")
 

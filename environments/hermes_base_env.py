@@ -205,7 +205,7 @@ class HermesAgentBaseEnv(BaseEnv):
         """Limits of the tools, from the configuration."""
         from environments.tools.base import ToolSettings
         from environments.tools.browser.settings import BrowserSettings
-        from environments.tools.vision_settings import EndpointSettings
+        from environments.tools.vision.settings import EndpointSettings
         from environments.tools.web.settings import WebSettings
 
         config = self.config

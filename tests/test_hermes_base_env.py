@@ -418,7 +418,7 @@ def test_a_model_needs_isolation_or_a_word_that_it_need_not(tmp_path: Path) -> N
     ("settings", "error", "text"),
     [
         ({"enabled_toolsets": ["termnal"]}, UnknownName, "terminal"),
-        ({"enabled_toolsets": ["browser"]}, ConfigError, "browser"),
+        ({"enabled_toolsets": ["image_gen"]}, ConfigError, "image_base_url"),
         ({"terminal_backend": "dokcer"}, UnknownName, "docker"),
         ({"distribution": "developement", "enabled_toolsets": None}, UnknownName, "development"),
     ],

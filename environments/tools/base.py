@@ -10,7 +10,7 @@ from typing import Any
 from environments.sandboxes.base import Sandbox
 from environments.tools.browser.settings import BrowserSettings
 from environments.tools.shared import SharedResources
-from environments.tools.vision_settings import EndpointSettings
+from environments.tools.vision.settings import EndpointSettings
 from environments.tools.web.settings import WebSettings
 
 JSON = dict[str, Any]
@@ -86,6 +86,8 @@ class Tool:
     """Returns None when the tool can be used here, else what is missing and how to get it."""
     configured_requirement: Callable[[ToolSettings], str | None] | None = None
     """The same, for a tool whose needs depend on the configuration."""
+    optional_in: tuple[str, ...] = ()
+    """Toolsets that are whole without it: to name one of them does not ask for this tool."""
 
     def missing(self, settings: ToolSettings) -> str | None:
         """What the tool lacks here and how to get it; None when it can be used."""

@@ -64,8 +64,8 @@ def select_tools(
     their toolset; one with the name of a built-in tool takes its place.
 
     A tool that cannot be used here is a ``ConfigError`` if ``enabled`` asked for it; out of all
-    toolsets (``enabled=None``) or out of a distribution it is left out, and that is logged once.
-    What a tool needs may depend on ``settings``.
+    toolsets (``enabled=None``), out of a distribution or out of a toolset that it is optional in, it is
+    left out, and that is logged once. What a tool needs may depend on ``settings``.
     """
     settings = settings or ToolSettings()
     own, disabled = _brought(brought, disabled)
@@ -78,8 +78,9 @@ def select_tools(
     else:
         names = resolve_toolsets(_without(enabled, own), disabled)
         selection = _available([name for name in names if name not in own], settings)
-        if enabled is not None and selection.missing:
-            raise ConfigError(_refusal(enabled, selection.missing))
+        refused = _demanded(_without(enabled, own) or (), selection.missing)
+        if refused:
+            raise ConfigError(_refusal(refused))
     if selection.missing:
         _say_once(f"tools left out: {_list_of_reasons(selection.missing)}")
     tools = [tool for tool in selection.tools if tool.name not in own]
@@ -141,10 +142,20 @@ def _available(names: Iterable[str], settings: ToolSettings) -> ToolSelection:
     return selection
 
 
-def _refusal(enabled: list[str], missing: dict[str, str]) -> str:
+def _demanded(enabled: Iterable[str], missing: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Of what is missing, that which was asked for: who asked, and the reason, by tool."""
+    demanded: dict[str, tuple[str, str]] = {}
+    for toolset in enabled:
+        for name in toolset_tools(toolset):
+            tool = all_tools().get(name)
+            if name in missing and (tool is None or toolset not in tool.optional_in):
+                demanded.setdefault(name, (toolset, missing[name]))
+    return demanded
+
+
+def _refusal(demanded: dict[str, tuple[str, str]]) -> str:
     lines = []
-    for name, reason in missing.items():
-        origin = next((toolset for toolset in enabled if name in toolset_tools(toolset)), None)
+    for name, (origin, reason) in demanded.items():
         of = f" of toolset {origin!r}" if origin in toolset_names() else ""
         lines.append(f"tool {name!r}{of}: {reason}")
     return f"enabled_toolsets asks for tools that cannot be used: {'; '.join(lines)}"

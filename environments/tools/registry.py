@@ -22,6 +22,7 @@ _MODULES = (
     "web.tools",
     "browser.tools",
     "execute_code",
+    "vision.tools",
 )
 
 

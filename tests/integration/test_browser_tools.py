@@ -469,3 +469,27 @@ def test_the_reward_function_sees_the_tabs_as_the_model_left_them(tmp_path: Path
         return Toolbox([replace(tool) for tool in tools], user.state)
 
     on_site(work, tmp_path)
+
+
+def test_a_model_that_sees_is_asked_about_the_page(tmp_path: Path) -> None:
+    from servers.picture_api import PictureApi
+
+    from environments.tools.registry import get_tool
+    from environments.tools.vision.settings import EndpointSettings
+
+    async def work(site: WebSite, new_user: Callable[..., User]) -> None:
+        user = new_user()
+        async with PictureApi() as api:
+            user.state.settings.vision = EndpointSettings(api.url, "eyes")
+            user.toolbox = Toolbox([*TOOLS, get_tool("browser_vision")], user.state)
+            assert "no page is open" in (await user("vision", question="What?"))["error"]
+            await user("navigate", url=f"{site.url}/shop")
+            plain = await user("vision", question="What?")
+            assert plain["analysis"] == "a red dot"
+            labelled = await user("vision", question="What?", annotate=True)
+            pictures = [Path(each["screenshot_path"]).read_bytes() for each in (plain, labelled)]
+            assert all(picture.startswith(b"\xff\xd8\xff") for picture in pictures)
+            assert pictures[0] != pictures[1]
+            assert await user.value("document.getElementById('refs-of-the-snapshot')") is None
+
+    on_site(work, tmp_path)

@@ -84,6 +84,23 @@ def test_a_requirement_that_is_not_met_is_an_error_with_its_cure(monkeypatch: py
     assert selection.missing["terminal"] == "needs a moon; order one"
 
 
+def test_a_tool_that_a_toolset_is_whole_without_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = replace(
+        get_tool("web_search"),
+        configured_requirement=lambda settings: "needs a key",
+        optional_in=("browser",),
+    )
+    there = replace(get_tool("browser_back"), configured_requirement=None)
+    others = resolve_toolsets(["browser"], ["browser_back", "web_search"])
+    monkeypatch.setattr(definitions, "all_tools", lambda: {"web_search": lacking, "browser_back": there})
+    selection = select_tools(["browser"], others)
+    assert [tool.name for tool in selection.tools] == ["browser_back"]
+    assert selection.missing == {"web_search": "needs a key"}
+    for enabled in (["browser", "web_search"], ["search"]):
+        with pytest.raises(ConfigError, match=r"'web_search'.*needs a key"):
+            select_tools(enabled, others)
+
+
 def test_draws_depend_on_name_and_seed_only() -> None:
     for name in distribution_names():
         draws = [sample_toolsets_from_distribution(name, seed) for seed in range(50)]

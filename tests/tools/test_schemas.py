@@ -25,6 +25,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "browser_press": {"key": "string!"},
     "browser_scroll": {"direction": ["up", "down"]},
     "browser_snapshot": {"full": False},
+    "browser_vision": {"question": "string!", "annotate": False},
     "browser_type": {"ref": "string!", "text": "string!"},
     "web_extract": {"urls": "array!", "char_limit": "integer"},
     "web_search": {"query": "string!", "limit": 5},

@@ -7,15 +7,13 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import environments
+from environments.tools.asking import USER_AGENT
 from environments.tools.web.guard import Forbidden, Guard
 from environments.tools.web.robots import ALL, LONGEST, NOTHING, Robots, parse
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, TCPConnector
     from yarl import URL
-
-USER_AGENT = f"Mozilla/5.0 (compatible; HermesEnvironments/{environments.__version__})"
 
 MOST_REDIRECTS = 10
 

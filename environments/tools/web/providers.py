@@ -9,12 +9,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from environments.errors import UnknownName
+from environments.tools.asking import Call
 from environments.tools.web.settings import WebSettings
 
 JSON = dict[str, Any]
@@ -30,20 +31,8 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One HTTP request to a provider."""
-
-    path: str
-    method: str = "GET"
-    headers: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    body: JSON | None = None
-    form: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Provider:
-    """``ask(query, number, page, key)`` makes the request, ``read`` the hits of its answer.
+    """``ask(base, query, number, page, key)`` makes the request, ``read`` the hits of its answer.
 
     ``base`` is None where every installation has an address of its own. ``key`` names the variable
     with the key, ``address`` the one with the address; ``per_page`` is the most that one request
@@ -51,7 +40,7 @@ class Provider:
     """
 
     name: str
-    ask: Callable[[str, int, int, str], Question]
+    ask: Callable[[str, str, int, int, str], Call]
     read: Callable[[str], list[Hit]]
     base: str | None
     key: str | None = None
@@ -101,30 +90,32 @@ def _lacks(provider: Provider, settings: WebSettings, environment: Mapping[str, 
     return None
 
 
-def _exa(query: str, number: int, page: int, key: str) -> Question:
+def _exa(base: str, query: str, number: int, page: int, key: str) -> Call:
     body = {"query": query, "numResults": number, "contents": {"highlights": True}}
-    return Question("/search", "POST", {"x-api-key": key}, body=body)
+    return Call(f"{base}/search", "POST", {"x-api-key": key}, body=body, key=key)
 
 
-def _tavily(query: str, number: int, page: int, key: str) -> Question:
-    return Question("/search", "POST", _bearer(key), body={"query": query, "max_results": number})
+def _tavily(base: str, query: str, number: int, page: int, key: str) -> Call:
+    return Call(f"{base}/search", "POST", _bearer(key), body={"query": query, "max_results": number}, key=key)
 
 
-def _firecrawl(query: str, number: int, page: int, key: str) -> Question:
-    return Question("/v2/search", "POST", _bearer(key), body={"query": query, "limit": number})
+def _firecrawl(base: str, query: str, number: int, page: int, key: str) -> Call:
+    return Call(f"{base}/v2/search", "POST", _bearer(key), body={"query": query, "limit": number}, key=key)
 
 
-def _brave(query: str, number: int, page: int, key: str) -> Question:
+def _brave(base: str, query: str, number: int, page: int, key: str) -> Call:
     parameters = {"q": query, "count": str(number), "offset": str(page)}
-    return Question("/res/v1/web/search", headers={"X-Subscription-Token": key}, parameters=parameters)
+    return Call(
+        f"{base}/res/v1/web/search", headers={"X-Subscription-Token": key}, parameters=parameters, key=key
+    )
 
 
-def _searxng(query: str, number: int, page: int, key: str) -> Question:
-    return Question("/search", parameters={"q": query, "format": "json", "pageno": str(page + 1)})
+def _searxng(base: str, query: str, number: int, page: int, key: str) -> Call:
+    return Call(f"{base}/search", parameters={"q": query, "format": "json", "pageno": str(page + 1)}, key=key)
 
 
-def _duckduckgo(query: str, number: int, page: int, key: str) -> Question:
-    return Question("/html/", "POST", form={"q": query})
+def _duckduckgo(base: str, query: str, number: int, page: int, key: str) -> Call:
+    return Call(f"{base}/html/", "POST", form={"q": query}, key=key)
 
 
 def _bearer(key: str) -> dict[str, str]:

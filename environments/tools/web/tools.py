@@ -63,6 +63,7 @@ TOOLS = (
         toolset="web",
         parallel_safe=True,
         configured_requirement=search_requirement,
+        optional_in=("browser",),
     ),
     Tool(
         name="web_extract",

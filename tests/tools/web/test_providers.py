@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web as http
 
 from environments.errors import ConfigError, EngineUnusable, UnknownName
+from environments.tools import asking
 from environments.tools.base import ToolSettings, ToolState
 from environments.tools.web import providers, searching
 from environments.tools.web.providers import PROVIDERS, Unreadable, choose
@@ -38,7 +39,7 @@ def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in (provider.key, provider.address):
             if name:
                 monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(searching.random, "uniform", lambda *_: 0.0)
+    monkeypatch.setattr(asking.random, "uniform", lambda *_: 0.0)
 
 
 def test_the_first_key_decides_and_the_configuration_before_it() -> None:

@@ -1,0 +1,1 @@
+"""Tools for pictures: looking at them, and making them, by an OpenAI-compatible API."""
