@@ -418,15 +418,8 @@ class HermesAgentBaseEnv(BaseEnv):
 
             self._mcp_tools = await load_tools(self.config.mcp_servers, self.shared_tools)
         self._select_tools(None)
-        self._check_parser()
         await self._start_backend()
         await super().start()
-
-    def _check_parser(self) -> None:
-        if self.policy is None:
-            from environments.tool_call_parsers import get_parser
-
-            get_parser(self.config.tool_call_parser)
 
     async def _start_backend(self) -> None:
         from environments.sandboxes.registry import create_backend

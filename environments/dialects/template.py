@@ -47,10 +47,10 @@ class ChatTemplate:
             text: str = self._template.render(
                 {
                     **self._variables,
+                    "documents": None,
                     **options,
                     "messages": messages,
                     "tools": tools,
-                    "documents": None,
                     "add_generation_prompt": generation,
                     "strftime_now": now.strftime,
                 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from environments.dialects.messages import arguments_of, text_of, thinking_of
+from environments.errors import BadRequest
 from environments.records import Message
 
 Key = tuple[Any, ...]
@@ -37,6 +38,8 @@ class CallKey:
 def message_key(message: Message) -> Key:
     """What a message of the history says, for comparing it. Raises ``BadRequest`` for content that is
     no text."""
+    if not isinstance(message, Mapping):
+        raise BadRequest(f"a message is a mapping with role and content, not {type(message).__name__}")
     role, text = message.get("role"), text_of(message.get("content"))
     if role == "assistant":
         calls = tuple((call.name, call.arguments) for call in call_keys(message))

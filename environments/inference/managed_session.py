@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from environments.dialects.base import Dialect, MustFork, Rendered
-from environments.errors import BadRequest, ContextOverflow, ModelError, ServerUnavailable
-from environments.inference.managed_history import tools_key
+from environments.errors import ContextOverflow, ModelError, ServerUnavailable
+from environments.inference.managed_request import ManagedRequest, read_request
 from environments.inference.managed_tree import Position, Turn, TurnTree
 from environments.inference.session import Session
 from environments.inference.token_sampling import TokenReply, TokenSampler
@@ -41,17 +41,6 @@ class SequenceNode:
     masked_tokens: list[int]
     logprobs: list[float]
     metadata: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """One call, with the parameters that are not for the sampler taken out."""
-
-    dialect: Dialect
-    context: str
-    n: int
-    max_tokens: int | None
-    sampling: dict[str, Any]
 
 
 class ManagedSession(Session):
@@ -85,7 +74,7 @@ class ManagedSession(Session):
         ``ModelError``; ``ContextOverflow`` where the conversation leaves no room for a reply, and
         ``BadRequest`` for what has no form as tokens.
         """
-        request = self._request(tools, sampling)
+        request = read_request(self.dialect, tools, sampling)
         position = self._tree.find(messages, request.context)
         begun, rendered, reason = self._prompt(position, tools, request.dialect)
         prompt = [*begun.ids(), *rendered.ids] if begun else rendered.ids
@@ -124,24 +113,6 @@ class ManagedSession(Session):
         forks = [{"turn": turn, "reason": reason} for turn, reason in self.forks]
         return {"sequences": sequences, "nodes": nodes, "forks": forks}
 
-    def _request(self, tools: Sequence[Mapping[str, Any]] | None, sampling: Mapping[str, Any]) -> _Request:
-        given = {name: value for name, value in sampling.items() if value is not None}
-        given |= given.pop("extra_body", {})
-        options = dict(given.pop("chat_template_kwargs", {}))
-        if "reasoning_effort" in given:
-            options.setdefault("reasoning_effort", given.pop("reasoning_effort"))
-        choice = given.pop("tool_choice", "auto")
-        if choice != "auto":
-            raise BadRequest(f"tool_choice {choice!r} cannot be had with exact tokens, only 'auto'")
-        limits = [given.pop(name) for name in ("max_tokens", "max_completion_tokens") if name in given]
-        return _Request(
-            dialect=self.dialect.with_options(options),
-            context=tools_key(tools, options),
-            n=int(given.pop("n", 1)),
-            max_tokens=min(limits, default=None),
-            sampling=given,
-        )
-
     def _prompt(
         self, position: Position, tools: Sequence[Mapping[str, Any]] | None, dialect: Dialect
     ) -> tuple[Turn | None, Rendered, str | None]:
@@ -155,7 +126,7 @@ class ManagedSession(Session):
             reason = bridge.reason
         return None, dialect.render(position.messages, tools), reason
 
-    async def _sample(self, prompt: Sequence[int], request: _Request) -> list[TokenReply]:
+    async def _sample(self, prompt: Sequence[int], request: ManagedRequest) -> list[TokenReply]:
         room = None if self.context_length is None else self.context_length - len(prompt)
         if room is not None and room <= 0:
             raise ContextOverflow(
@@ -165,7 +136,7 @@ class ManagedSession(Session):
         calls = [
             self.sampler.sample(
                 prompt,
-                stop_token_ids=request.dialect.stop_token_ids,
+                stop_token_ids=request.stop_token_ids,
                 max_tokens=min(limits, default=None),
                 **request.sampling,
             )
@@ -180,7 +151,7 @@ class ManagedSession(Session):
         self,
         begun: Turn | None,
         position: Position,
-        request: _Request,
+        request: ManagedRequest,
         rendered: Rendered,
         reply: TokenReply,
         own: Message,
@@ -205,7 +176,11 @@ class ManagedSession(Session):
         )
 
     def _completion(
-        self, replies: Sequence[TokenReply], choices: list[Choice], prompt_tokens: int, request: _Request
+        self,
+        replies: Sequence[TokenReply],
+        choices: list[Choice],
+        prompt_tokens: int,
+        request: ManagedRequest,
     ) -> ChatCompletion:
         first, last = replies[0], replies[-1]
         usage = replace(first.usage, prompt_tokens=0, completion_tokens=0)

@@ -26,12 +26,13 @@ from environments.inference.pool import Pool, Split
 from environments.inference.pooled_sampler import TokenRequest
 from environments.inference.retrying import Backoff, Caller
 from environments.inference.session import Session
+from environments.inference.token_endpoint import server_tokens
 from environments.inference.token_sampling import TokenReply
 from environments.inference.token_servers import TokenServers, TokenSession, gives_tokens
 from environments.inference.transport import IDLE_TIMEOUT, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message, Usage
-from environments.tool_call_parsers import get_parser
+from environments.tool_call_parsers import ToolCallParser, check_parser, get_parser
 
 _FIRST_TOKEN = 300.0
 """Seconds for a server's first token of all, before which it may still have to warm up."""
@@ -63,12 +64,13 @@ class ServerManager:
         self.configs = [as_server_config(config) for config in configs]
         self.policy = _policy(self.configs)
         self._sampling_defaults = dict(sampling_defaults or {})
-        self._parser = get_parser(tool_call_parser)
+        self._parser_name = tool_call_parser
         self._tokens = (
             TokenServers(self, tool_call_parser, tokenizer, self._sampling_defaults)
             if gives_tokens(self.configs)
             else None
         )
+        check_parser(tool_call_parser, template_follows=self._tokens is not None)
         self._rng = random.Random(seed)
         self._backoff = backoff or Backoff()
         self._transport = Transport(idle_timeout=idle_timeout)
@@ -162,7 +164,7 @@ class ServerManager:
         parameters = {**self._sampling_defaults, **sampling}
 
         async def ask(count: int) -> ChatCompletion:
-            request = ChatRequest(messages, tools, {**parameters, "n": count}, self._parser)
+            request = ChatRequest(messages, tools, {**parameters, "n": count}, self._parser())
             answer = await self._caller().call(request, split, server)
             return replace(answer.reply, timing=answer.timing, server=answer.server.label)
 
@@ -214,6 +216,11 @@ class ServerManager:
     async def find_token_endpoint(self, server: ModelServer) -> None:
         """Find out how a server continues token ids. Raises ``ConfigError`` and ``ModelError``."""
         await server.find_token_endpoint(self._transport, min(server.config.timeout, _FIRST_TOKEN))
+
+    async def tokens_of(self, server: ModelServer, text: str) -> list[int] | None:
+        """What the server's own tokenizer makes of ``text``, None where it does not say."""
+        budget = min(server.config.timeout, _FIRST_TOKEN)
+        return await server_tokens(server, self._transport, budget, text)
 
     def pause_after_abort(self, breaks: int) -> float:
         """Seconds to wait before a reply that the server broke off is gone on with."""
@@ -278,6 +285,10 @@ class ServerManager:
         for child, server in zip(living, self.servers, strict=True):
             if child is not None:
                 server.obituary = child.obituary
+
+    def _parser(self) -> ToolCallParser:
+        name = self._tokens.parser_name if self._tokens is not None else None
+        return get_parser(name or self._parser_name)
 
     def _ignore_n(self) -> bool:
         self._caller()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from environments.errors import AccessDenied, BadRequest, ConfigError, ServerUnavailable
+from environments.errors import AccessDenied, BadRequest, ConfigError, ModelError, ServerUnavailable
 from environments.inference.replies import MalformedReply
 from environments.inference.sglang import SGLANG_WIRES
 from environments.inference.token_wire import SHAPING, TokenWire
@@ -70,6 +70,20 @@ async def find_token_endpoint(server: ModelServer, transport: Transport, budget:
                 accounted=accounted,
             )
     raise await _none_offered(server, transport, refusals)
+
+
+async def server_tokens(
+    server: ModelServer, transport: Transport, budget: float, text: str
+) -> list[int] | None:
+    """The tokens that the server's own tokenizer makes of ``text``; None where it does not say."""
+    body = {"model": server.config.model_name, "prompt": text, "add_special_tokens": False}
+    try:
+        exchange = await transport.post(server.target, f"{server.root}/tokenize", body, budget)
+    except ModelError:  # not every server has this, and a bad key or model shows elsewhere
+        return None
+    tokens = exchange.payload.get("tokens")
+    whole = isinstance(tokens, list) and all(type(token) is int and 0 <= token < 2**31 for token in tokens)
+    return tokens if whole else None
 
 
 async def _try(wire: TokenWire, server: ModelServer, transport: Transport, budget: float) -> frozenset[str]:

@@ -18,12 +18,16 @@ from environments.inference.token_wire import TokenAsk, own_parameters
 
 if TYPE_CHECKING:
     from environments.dialects.base import Dialect
+    from environments.dialects.tokenizer import ChatTokenizer
     from environments.inference.model_server import ModelServer
     from environments.inference.server_manager import ServerManager
 
 logger = logging.getLogger(__name__)
 
 _NO_NAME = ("", "none", "default")
+_NAME_IT = "name the model's own with --openai.tokenizer_name"
+_PROBE = "Tokens are numbers: def f(x): return x + 12345"
+"""Text that every tokenizer gives back as it was."""
 
 
 def gives_tokens(configs: Sequence[APIServerConfig]) -> bool:
@@ -92,15 +96,22 @@ class TokenServers:
             name, guessed = self._tokenizer_name()
             kept = any(config.reasoning_echo for config in self._manager.configs)
             try:
-                self._dialect = await asyncio.to_thread(
+                dialect = await asyncio.to_thread(
                     load_dialect,
                     name,
                     tool_parser=self._tool_call_parser,
                     thinking="always" if kept else "template",
                 )
             except ConfigError as error:
-                hint = "; name the model's own with --openai.tokenizer_name" if guessed else ""
+                hint = f"; {_NAME_IT}" if guessed else ""
                 raise ConfigError(f"{error}{hint}") from None
+            await self._check_vocabulary(dialect.tokenizer, name)
+            self._dialect = dialect
+
+    @property
+    def parser_name(self) -> str | None:
+        """The parser that the chat template or its user named; None until the tokenizer is loaded."""
+        return self._dialect.parser_name if self._dialect is not None else None
 
     def session(self, split: Split) -> TokenSession:
         """A line for one conversation, in tokens."""
@@ -125,6 +136,19 @@ class TokenServers:
             await self._manager.find_token_endpoint(server)
         except ServerUnavailable as error:
             logger.warning("%s", error)
+
+    async def _check_vocabulary(self, tokenizer: ChatTokenizer, name: str) -> None:
+        """Raise ``ConfigError`` where a server's tokens mean something else to our tokenizer.
+
+        What is compared is their text: servers may add a token at the beginning, or a blank.
+        """
+        for server in self._manager.servers:
+            ids = await self._manager.tokens_of(server, _PROBE) if server.token_endpoint else None
+            if ids is not None and _PROBE not in tokenizer.decode(ids):
+                raise ConfigError(
+                    f"tokenizer {name!r} is not the one of the model that {server.label} serves: their "
+                    f"tokens differ; {_NAME_IT}"
+                )
 
     def _context_length(self) -> int | None:
         """What every server has room for."""

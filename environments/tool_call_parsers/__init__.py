@@ -6,7 +6,16 @@
 from __future__ import annotations
 
 from environments.tool_call_parsers.base import ToolCallParser
-from environments.tool_call_parsers.registry import get_parser, list_parsers
+from environments.tool_call_parsers.registry import AUTO, check_parser, get_parser, list_parsers
 from environments.tool_call_parsers.result import CallAttempt, CallStatus, ParseResult
 
-__all__ = ["CallAttempt", "CallStatus", "ParseResult", "ToolCallParser", "get_parser", "list_parsers"]
+__all__ = [
+    "AUTO",
+    "CallAttempt",
+    "CallStatus",
+    "ParseResult",
+    "ToolCallParser",
+    "check_parser",
+    "get_parser",
+    "list_parsers",
+]

@@ -110,9 +110,10 @@ def header_text(scan: Scan, position: int, end_mark: str, stops: tuple[str, ...]
     """The text up to ``end_mark``, and where that ends. Raises ``NotACall`` where one of ``stops`` comes
     first, or none of them."""
     found = scan.find(end_mark, position)
-    first_stop = min((at for stop in stops if (at := scan.find(stop, position)) >= 0), default=-1)
-    if found < 0 or 0 <= first_stop < found:
-        ended = found < 0 and first_stop < 0
+    limit = found if found >= 0 else len(scan.text)
+    stopped = any(scan.find_before(stop, position, limit) >= 0 for stop in stops)
+    if found < 0 or stopped:
+        ended = not stopped
         raise NotACall(
             CallStatus.MALFORMED,
             f"its name is not followed by {end_mark.strip()}",

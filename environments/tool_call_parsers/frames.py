@@ -35,10 +35,14 @@ class Frame:
 
 @dataclass(slots=True)
 class Piece:
-    """One call of a frame, or what is wrong with it, and the position behind it."""
+    """One call of a frame, or what is wrong with it, and the position behind it.
+
+    ``settled``: a separator follows, so that the call is whole whatever comes next.
+    """
 
     end: int
     found: JSONCall | NotACall
+    settled: bool = False
 
 
 def report(scan: Scan, frame: Frame, start: int, pieces: Sequence[Piece], end: int) -> int:
@@ -80,7 +84,8 @@ def close_frame(scan: Scan, frame: Frame, pieces: Sequence[Piece], position: int
     problem = unsettled(scan, at, frame.closing, last.found.name)
     if problem is None:
         return len(scan.text)
-    last.found = problem
+    if not last.settled:
+        last.found = problem
     return position
 
 

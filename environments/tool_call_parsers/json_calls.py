@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,18 @@ from environments.tool_call_parsers.json_scan import (
     NotJSON,
     parse_whole,
     read_object,
+    read_value,
     skip_blanks,
     strict_text,
 )
 from environments.tool_call_parsers.result import CallStatus
 from environments.tool_call_parsers.scan import Scan
+
+_BLANK = r"[ \t\r\n]*+"
+_PLAIN = re.compile(
+    rf'\{{{_BLANK}"(?P<name_key>\w+)"{_BLANK}:{_BLANK}"(?P<name>[\w.\-]+)"{_BLANK},'
+    rf'{_BLANK}"(?P<key>\w+)"{_BLANK}:{_BLANK}(?=\{{)'
+)
 
 
 class NotACall(Exception):
@@ -67,6 +75,9 @@ def read_json_call(
     argument_keys: tuple[str, ...] = ("arguments", "parameters"),
 ) -> JSONCall:
     """The call whose object begins at ``position``. Raises ``NotACall``."""
+    plain = _read_plain(text, position, name_key, argument_keys)
+    if plain is not None:
+        return plain
     try:
         found = read_object(text, position)
     except NotJSON as problem:
@@ -81,13 +92,31 @@ def read_json_call(
     return JSONCall(name, arguments, values, found.end, identifier, frozenset(found.members))
 
 
+def _read_plain(text: str, position: int, name_key: str, argument_keys: tuple[str, ...]) -> JSONCall | None:
+    """The call if its object is written the way nearly all are: a name, and an object of arguments."""
+    head = _PLAIN.match(text, position)
+    if head is None or head["name_key"] != name_key or head["key"] not in argument_keys:
+        return None
+    try:
+        values, end = read_value(text, head.end())
+    except NotJSON:
+        return None
+    close = skip_blanks(text, end)
+    if not text.startswith("}", close):
+        return None
+    arguments = strict_text(text[head.end() : end], values)
+    return JSONCall(head["name"], arguments, values, close + 1, keys=frozenset((name_key, head["key"])))
+
+
 def read_arguments(text: str, position: int, name: str) -> tuple[str, dict[str, Any], int]:
     """JSON text, value and end of the object of arguments at ``position``. Raises ``NotACall``."""
     try:
-        found = read_object(text, position)
+        values, end = read_value(text, position)
+        if not isinstance(values, dict):
+            raise NotJSON("it is not a JSON object", position)
     except NotJSON as problem:
         raise NotACall.invalid_json(problem, text, position, name) from None
-    return strict_text(text[position : found.end], found.members), found.members, found.end
+    return strict_text(text[position:end], values), values, end
 
 
 def _arguments(found: JSONObject, key: str, name: str) -> tuple[str, dict[str, Any]]:

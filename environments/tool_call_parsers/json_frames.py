@@ -70,6 +70,7 @@ class JSONFrameParser(ToolCallParser):
                 return pieces, piece.end
             position = skip_blanks(text, piece.end)
             if listed and text.startswith(",", position):
+                pieces[-1].settled = True
                 position = skip_blanks(text, position + 1)
             elif listed and not text.startswith("]", position):
                 if isinstance(piece.found, JSONCall):

@@ -9,6 +9,7 @@ from typing import Any
 
 _BLANKS = " \t\r\n"
 _FIRST_WINDOW = 4096
+_GROWTH = 64  # to copy a window is so much cheaper than to decode it
 _LONGEST_TOKEN = 16  # of what a cut can split besides strings: literals and escapes
 
 
@@ -52,13 +53,12 @@ def read_value(text: str, position: int) -> tuple[Any, int]:
     decoder is shown a growing window, because the error of a value that is broken early would
     otherwise cost time in proportion to the whole text before it.
     """
-    decoder = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
     size = _FIRST_WINDOW
     while True:
         window = text[position : position + size]
         whole = position + size >= len(text)
         try:
-            value, end = decoder.raw_decode(window)
+            value, end = _DECODER.raw_decode(window)
         except RecursionError:
             raise NotJSON("nested too deeply", position) from None
         except json.JSONDecodeError as problem:
@@ -70,7 +70,7 @@ def read_value(text: str, position: int) -> tuple[Any, int]:
         else:
             if whole or end < len(window):  # a number could go on behind the window
                 return value, position + end
-        size *= 4
+        size *= _GROWTH
 
 
 def _may_be_cut(problem: json.JSONDecodeError, length: int) -> bool:
@@ -141,7 +141,8 @@ def skip_balanced(text: str, position: int, limit: int) -> int | None:
 
 def strict_text(raw: str, value: Any) -> str:
     """``raw`` itself where every JSON reader takes it, else the value written anew."""
-    if not _CONTROL.search(raw):  # only control characters in strings were let pass
+    # Only control characters in strings were let pass. Printable text has none, and is told much faster.
+    if raw.isprintable() or not _CONTROL.search(raw):
         return raw
     try:
         json.loads(raw)
@@ -162,3 +163,6 @@ def json_text(value: Any) -> str:
 
 def _refuse_constant(name: str) -> Any:
     raise NotJSON(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)

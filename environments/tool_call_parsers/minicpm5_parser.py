@@ -36,8 +36,6 @@ class MiniCPM5Parser(ToolCallParser):
         try:
             call = read_tagged_call(scan, start, self.grammar)
         except NotACall as problem:
-            if not expected:
-                return start + len(_OPEN)
             return refuse(scan, start, problem, _OPEN, _CLOSE)
         if not expected and not scan.tools.fits(call.name, call.values):
             return call.end

@@ -67,6 +67,8 @@ class MistralParser(ToolCallParser):
         begin, position = start, skip_blanks(text, position + 1)
         accepted = False
         while not text.startswith("]", position):
+            if scan.at(_CALLS, position):
+                return begin  # the list is not closed; the calls in it are whole
             try:
                 call = read_json_call(text, position)
             except NotACall as problem:
@@ -81,7 +83,7 @@ class MistralParser(ToolCallParser):
                 accepted = True
             position = skip_blanks(text, end)
             if not text.startswith((",", "]"), position):
-                return end  # the list is not closed; the calls in it are whole
+                return end  # it is not closed here either
             begin = end
             if text.startswith(",", position):
                 position = skip_blanks(text, position + 1)

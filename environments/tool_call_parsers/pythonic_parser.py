@@ -86,6 +86,7 @@ class PythonicParser(JSONFrameParser):
             pieces.append(Piece(call.end, call))
             position = skip_blanks(text, call.end)
             if self.listed and text.startswith(",", position):
+                pieces[-1].settled = True
                 position = skip_blanks(text, position + 1)
             elif self.listed:
                 if text.startswith("]", position):

@@ -110,6 +110,13 @@ def get_parser(name: str, *, chat_template: str | None = None) -> ToolCallParser
     return _load(family, name)
 
 
+def check_parser(name: str, *, template_follows: bool) -> None:
+    """Raise what ``get_parser`` would raise for the name; ``template_follows``: a chat template will be
+    known, so that ``auto`` has something to go by."""
+    if name != AUTO or not template_follows:
+        get_parser(name)
+
+
 def _load(family: str, name: str | None = None) -> ToolCallParser:
     module, _, attribute = _FAMILIES[family].partition(":")
     parser: ToolCallParser = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)(

@@ -9,6 +9,7 @@ from typing import Any
 from environments.tool_call_parsers.calls import ToolCall
 
 _EXCERPT = 120
+_MOST_PROBLEMS = 8
 
 
 class CallStatus(StrEnum):
@@ -93,5 +94,8 @@ class ParseResult(tuple[str | None, list[ToolCall] | None]):
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with each attempt that cannot be run."""
-        return [attempt.describe() for attempt in self.attempts if not attempt.runnable]
+        """What is wrong with the attempts that cannot be run: of many, the first, and how many more."""
+        broken = [attempt for attempt in self.attempts if not attempt.runnable]
+        told = [attempt.describe() for attempt in broken[:_MOST_PROBLEMS]]
+        more = len(broken) - len(told)
+        return [*told, f"{more} more tool calls cannot be read"] if more else told

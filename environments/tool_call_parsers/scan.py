@@ -50,6 +50,8 @@ class Scan:
 
         Always so for plain text, and for what neither is a token of its own nor begins with one.
         """
+        if not self._markers:
+            return True
         places = self._markers.get(marker)
         return not self.spelled_out(position) if places is None else position in places
 
@@ -73,10 +75,15 @@ class Scan:
         asked, found = self._found.get(marker, (1, 0))
         if asked <= position and (found < 0 or position <= found):
             return found
-        found = self.text.find(marker, position)
-        while found >= 0 and not self.is_marker(marker, found):
-            found = self.text.find(marker, found + 1)
+        found = self.find_before(marker, position, len(self.text))
         self._found[marker] = (position, found)
+        return found
+
+    def find_before(self, marker: str, position: int, limit: int) -> int:
+        """The same, not looking further than ``limit``; it costs what it looks at, each time."""
+        found = self.text.find(marker, position, limit)
+        while found >= 0 and not self.is_marker(marker, found):
+            found = self.text.find(marker, found + 1, limit)
         return found
 
     def ends_in(self, marker: str, position: int) -> bool:

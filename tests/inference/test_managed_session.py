@@ -291,3 +291,46 @@ def with_arguments(tool_call, change):
 
 def respaced(arguments):
     return json.dumps(json.loads(arguments), indent=2)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"chat_template_kwargs": "abc"},
+        {"chat_template_kwargs": 5},
+        {"chat_template_kwargs": {1: 2}},
+        {"chat_template_kwargs": {"messages": []}},
+        {"chat_template_kwargs": {"add_generation_prompt": False}},
+        {"chat_template_kwargs": {"chat_template": "{{ messages }}"}},
+        {"extra_body": "abc"},
+        {"chat_template_kwargs": [1]},
+        {"n": 0},
+        {"n": "x"},
+        {"max_tokens": "4"},
+        {"max_tokens": 0},
+        {"max_tokens": True},
+        {"stop_token_ids": 5},
+        {"stop_token_ids": ["</s>"]},
+        {"response_format": {"type": "json_object"}},
+    ],
+    ids=str,
+)
+def test_parameters_that_make_no_sense_are_bad_requests(dialect, odd):
+    line = Line(dialect)
+    with pytest.raises(BadRequest, match=str(next(iter(odd)).split("_")[0])):
+        line.ask([USER], "Yes.<|im_end|>", **odd)
+    assert line.sequences() == []
+
+
+def test_a_conversation_that_is_no_list_of_messages_is_a_bad_request(dialect):
+    with pytest.raises(BadRequest, match="mapping"):
+        Line(dialect).ask("Hello.", "Yes.<|im_end|>")
+
+
+def test_stop_tokens_of_the_caller_stand_beside_the_templates(dialect):
+    line = Line(dialect)
+    stop = dialect.tokenizer.encode("x")[0]
+    reply = line.ask([USER], "Yes.<|im_end|>", stop_token_ids=[stop], response_format={"type": "text"})
+    assert line.sampler.arguments[0]["stop_token_ids"] == (*dialect.stop_token_ids, stop)
+    line.ask([USER, message(reply), USER], "Well x", stop_token_ids=[stop])
+    assert len(line.sequences()) == 1

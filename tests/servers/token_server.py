@@ -59,6 +59,8 @@ class TokenServer:
     ) -> None:
         self.script, self.offers, self.eos, self.context = script, offers, eos, context
         self.raw, self.old_shape, self.model = raw, old_shape, model
+        self.tokenize: Callable[[str], list[int]] | None = None
+        """What ``/tokenize`` answers; None where the server has none."""
         self.version = "1"
         self.cut: list[int] = []
         self.broken: list[Callable[[dict[str, Any]], Any]] = []
@@ -109,6 +111,9 @@ class TokenServer:
         return web.json_response({"object": "list", "data": [entry]})
 
     async def _answer(self, request: web.Request) -> web.Response:
+        if request.path == "/tokenize" and self.tokenize is not None:
+            body = await request.json()
+            return web.json_response({"tokens": self.tokenize(body["prompt"])})
         if request.path not in self.offers and request.path.removesuffix("!") not in self.offers:
             if request.path == "/inference/v1/generate":
                 return web.json_response({"error": {"message": "not enabled", "code": 403}}, status=403)
