@@ -88,6 +88,11 @@ class APIServerConfig(ServerBaseline):
     )
 
 
+def hosted_model() -> APIServerConfig:
+    """What environments use unless told otherwise: a model that is good with tools, through OpenRouter."""
+    return APIServerConfig(base_url="https://openrouter.ai/api/v1", model_name="anthropic/claude-sonnet-4.6")
+
+
 class BaseEnvConfig(BaseModel):
     """Settings of every environment (the fields of Atropos, then ours)."""
 

@@ -47,14 +47,17 @@ def _check(source: str, options: Sequence[str]) -> int:
     from environments.tasks.sources import load_tasks
 
     given = _options(options, {"--split": "train", "--revision": ""})
-    found = load_tasks(source, split=given["--split"], revision=given["--revision"] or None)
-    lines, errors = [], 0
+    found = load_tasks(source, split=given["--split"], revision=given["--revision"] or None, keep_broken=True)
+    lines, errors = list[str](), len(found.broken)
+    for name, reason in found.broken.items():
+        lines += [f"{name}:", f"  error   {reason}"]
     for task in found.tasks:
         findings = check(task)
         errors += any(finding.level == "error" for finding in findings)
         lines.append(f"{task.name}: {'no findings' if not findings else ''}".rstrip())
         lines += [f"  {finding.level:<8}{finding.text}" for finding in findings]
-    lines.append(f"{len(found.tasks)} tasks, {errors} of them cannot be run ({found.revision[:12]})")
+    number = len(found.tasks) + len(found.broken)
+    lines.append(f"{number} tasks, {errors} of them cannot be run ({found.revision[:12]})")
     return emit("\n".join(lines) + "\n") or int(errors > 0)
 
 

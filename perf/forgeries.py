@@ -3,7 +3,8 @@
     python perf/forgeries.py DIRECTORY PAYLOAD --backend docker --image IMAGE [--fetched] [--only 01,L1]
 
 DIRECTORY has ``forge/*.sh`` (an agent that cheats), ``legit/*.sh`` (one that does the work) and
-``tasks/NAME/tests``; PAYLOAD is a directory that is put at /opt/evil first. Prints a table.
+``tasks/NAME/tests``; PAYLOAD is a directory that is put at /opt/evil first. Prints a line for each, and
+how many forgeries got nothing and how many honest solutions the full reward.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ async def main() -> None:
     config = HermesAgentEnvConfig(docker_image=options.image, singularity_image=options.image)
     backend = create_backend(options.backend, config, "forgeries")
     await backend.check()
+    rewards: dict[str, list[float | None]] = {"forge": [], "legit": []}
     try:
         for script in [
             *sorted(options.directory.glob("forge/*.sh")),
@@ -55,10 +57,15 @@ async def main() -> None:
             tests = options.directory / "tasks" / TASK_OF.get(number, "answer") / "tests"
             task = make_task(tests, fetched=options.fetched)
             started = time.time()
-            found = await one(backend, script, task, options.payload)
-            print(f"{script.stem:<32} {time.time() - started:6.1f} s  {found}", flush=True)
+            reward, words = await one(backend, script, task, options.payload)
+            rewards[script.parent.name].append(reward)
+            shown = "-" if reward is None else f"{reward:g}"
+            print(f"{script.stem:<32} {time.time() - started:6.1f} s  {shown}  {words}", flush=True)
     finally:
         await backend.close()
+    forged, honest = rewards["forge"], rewards["legit"]
+    print(f"{forged.count(0.0)} of {len(forged)} forgeries score 0, ", end="")
+    print(f"{honest.count(1.0)} of {len(honest)} honest solutions 1; - is no grade")
 
 
 def make_task(tests: Path, *, fetched: bool) -> Task:
@@ -72,8 +79,8 @@ def make_task(tests: Path, *, fetched: bool) -> Task:
     return load_task(directory)
 
 
-async def one(backend: Backend, script: Path, task: Task, payload: Path) -> str:
-    """The verdict on what one agent did."""
+async def one(backend: Backend, script: Path, task: Task, payload: Path) -> tuple[float | None, str]:
+    """The reward for what one agent did (None: no grade, and nobody blamed), and words on it."""
 
     async def untouched() -> bool:
         return True  # whoever does nothing gets a verdict from each of these tests
@@ -86,15 +93,15 @@ async def one(backend: Backend, script: Path, task: Task, payload: Path) -> str:
             await sandbox.exec(script.read_text(), cwd="/app", timeout=AGENT_TIMEOUT)
             verdict = await verify(task, sandbox, untouched=untouched)
         except VerifierError as error:
-            return f"verifier_error: {error}"
+            return None, f"verifier_error: {error}"
         except SandboxBroken as error:
-            return f"0  as it broke the sandbox: {error}"
+            return 0.0, f"as it broke the sandbox: {error}"
         except HermesError as error:
-            return f"{type(error).__name__}: {error}"
-        lines = str(verdict.evidence.get("output", "")).strip().splitlines()
-        kept = f"kept {len(verdict.kept)}" if verdict.kept else ""
-        kept += " tampered" if verdict.tampered else ""
-        return f"{verdict.reward:g}  {kept}  {verdict.error or ''} {lines[-1][:70] if lines else ''}"
+            return None, f"{type(error).__name__}: {error}"
+        flags = [name for name in ("tampered", "contested") if getattr(verdict, name)]
+        kept = [f"kept {len(verdict.kept)}"] if verdict.kept else []
+        lines = str(verdict.error or verdict.evidence.get("output", "")).strip().splitlines()
+        return verdict.reward, " ".join([*kept, *flags, lines[-1][:100] if lines else ""])
     finally:
         await sandbox.close()
 

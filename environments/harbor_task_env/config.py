@@ -8,6 +8,20 @@ from pydantic import Field, model_validator
 
 from environments.config import HermesAgentEnvConfig
 
+SYSTEM_PROMPT = (
+    "You work in a Linux machine through a terminal. Do what the task asks for, completely and by yourself: "
+    "nobody answers questions. Look at what is there before you change it, check what you have done, and "
+    "stop when it is finished."
+)
+TERMINAL_AGENT: dict[str, Any] = {
+    "enabled_toolsets": ["terminal", "file"],
+    "max_agent_turns": 60,
+    "max_token_length": 32000,
+    "system_prompt": SYSTEM_PROMPT,
+    "terminal_timeout": 300,
+}
+"""Initial settings of every environment over such tasks."""
+
 _WITHOUT_EFFECT: dict[str, Any] = {"result_affecting": False}
 
 

@@ -16,16 +16,10 @@ from typing import Any
 if __name__ == "__main__":  # run as a script of a checkout, which need not be installed
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from environments.config import APIServerConfig
-from environments.harbor_task_env.config import HarborTaskEnvConfig
+from environments.config import APIServerConfig, hosted_model
+from environments.harbor_task_env.config import TERMINAL_AGENT, HarborTaskEnvConfig
 from environments.harbor_task_env.tasks_env import HarborTasks
 from environments.records import Item
-
-SYSTEM_PROMPT = (
-    "You work in a Linux machine through a terminal. Do what the task asks for, completely and by yourself: "
-    "nobody answers questions. Look at what is there before you change it, check what you have done, and "
-    "stop when it is finished."
-)
 
 
 class HarborTaskEnv(HarborTasks):
@@ -38,19 +32,9 @@ class HarborTaskEnv(HarborTasks):
     def config_init(cls) -> tuple[HarborTaskEnvConfig, list[APIServerConfig]]:
         """Groups of four in Docker; a model through OpenRouter unless told otherwise."""
         config = HarborTaskEnvConfig(
-            enabled_toolsets=["terminal", "file"],
-            max_agent_turns=60,
-            max_token_length=32000,
-            agent_temperature=1.0,
-            system_prompt=SYSTEM_PROMPT,
-            terminal_backend="docker",
-            terminal_timeout=300,
-            wandb_name="harbor-task",
+            **TERMINAL_AGENT, agent_temperature=1.0, terminal_backend="docker", wandb_name="harbor-task"
         )
-        server = APIServerConfig(
-            base_url="https://openrouter.ai/api/v1", model_name="anthropic/claude-sonnet-4.6"
-        )
-        return config, [server]
+        return config, [hosted_model()]
 
     async def setup(self) -> None:
         """Load the tasks; the order is the run's seed's."""

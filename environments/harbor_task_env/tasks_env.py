@@ -7,7 +7,7 @@ before the next begins; the conversations stand one after the other in the recor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from environments.tool_context import ToolContext
     from environments.tools.base import ToolSettings
 
+_MOST_SHOWN = 20
 _ORACLE_PATIENCE = 86_400
 """Seconds that one command of the oracle may take; the agent's own time ends it before."""
 
@@ -50,13 +51,16 @@ class HarborTasks(HermesAgentBaseEnv):
 
     async def setup(self) -> None:
         """Load the tasks and refuse those that cannot be run here, before anything is rolled out."""
-        from environments.tasks.selection import select
+        from environments.tasks.selection import select_names
 
         found = await asyncio.to_thread(self.load_tasks)
-        chosen = select(found.tasks, self.config.task_filter, self.config.skip_tasks)
+        names = [*(task.name for task in found.tasks), *found.broken]
+        wanted = set(select_names(names, self.config.task_filter, self.config.skip_tasks))
+        chosen = [task for task in found.tasks if task.name in wanted]
         run = self.active_run
         if run is not None:
             run.provenance.dataset, run.provenance.dataset_revision = found.source, found.revision
+        self.refuse_broken({name: text for name, text in found.broken.items() if name in wanted})
         self.refuse_misfits(chosen)
         self.tasks = {task.name: task for task in chosen}
 
@@ -72,18 +76,27 @@ class HarborTasks(HermesAgentBaseEnv):
             )
         cache = Path(config.task_cache).expanduser() if config.task_cache else None
         return load_tasks(
-            config.dataset_name, split=config.dataset_split, revision=config.dataset_revision, cache=cache
+            config.dataset_name,
+            split=config.dataset_split,
+            revision=config.dataset_revision,
+            cache=cache,
+            keep_broken=True,
         )
+
+    def refuse_broken(self, broken: Mapping[str, str]) -> None:
+        """Raise ``ConfigError`` where a chosen task cannot be read."""
+        if broken:
+            raise ConfigError(
+                f"tasks that cannot be read (leave them out with --env.skip_tasks):\n{_list(broken.values())}"
+            )
 
     def refuse_misfits(self, tasks: list[Task]) -> None:
         """Raise ``ConfigError`` where a task cannot be run on this backend."""
         lines = [f"{task.name}: {'; '.join(found)}" for task in tasks if (found := self.misfits(task))]
         if lines:
-            shown = "\n".join(f"  {line}" for line in lines[:20])
-            more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
             raise ConfigError(
                 f"{len(lines)} of {len(tasks)} tasks cannot be run here (leave them out with "
-                f"--env.skip_tasks):\n{shown}{more}"
+                f"--env.skip_tasks):\n{_list(lines)}"
             )
 
     def misfits(self, task: Task) -> list[str]:
@@ -294,3 +307,9 @@ class HarborTasks(HermesAgentBaseEnv):
         await asyncio.gather(*self._reachable.values(), return_exceptions=True)
         self._reachable.clear()
         await super().close()
+
+
+def _list(lines: Collection[str]) -> str:
+    shown = [f"  {line}" for line in list(lines)[:_MOST_SHOWN]]
+    more = [f"  and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
+    return "\n".join([*shown, *more])

@@ -6,6 +6,7 @@ nothing and must get none. Tasks that cannot be run here are said and not attemp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class TaskValidation(HarborTasks):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.refused: dict[str, list[str]] = {}
+        self.broken: dict[str, str] = {}
         self.needed: dict[str, Keep] = {}
         """What the solution of each task needs alive; see ``TaskReport.keep``."""
 
@@ -64,6 +66,10 @@ class TaskValidation(HarborTasks):
             use_wandb=False,
         )
         return config, [APIServerConfig(server_type="oracle")]
+
+    def refuse_broken(self, broken: Mapping[str, str]) -> None:
+        """Note them; the others are run."""
+        self.broken = dict(broken)
 
     def refuse_misfits(self, tasks: list[Task]) -> None:
         """Note them; the others are run."""
@@ -130,9 +136,11 @@ class TaskValidation(HarborTasks):
     def reports(self, attempts: list[Attempt]) -> list[TaskReport]:
         """One report for each task, from the attempts of a run."""
         found = {attempt.item_id: attempt for attempt in attempts}
-        return [self._report(name, found) for name in sorted(self.tasks)]
+        return [self._report(name, found) for name in sorted([*self.tasks, *self.broken])]
 
     def _report(self, name: str, found: dict[str, Attempt]) -> TaskReport:
+        if name in self.broken:
+            return TaskReport(name, "wrong", problem=self.broken[name])
         if name in self.refused:
             return TaskReport(name, "not run", problem="; ".join(self.refused[name]))
         unmade = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 from environments.errors import ConfigError
@@ -13,6 +14,10 @@ from environments.tasks.task_file import Settings, StepSettings, parse
 TASK_FILE = "task.toml"
 _DEPTH = 4
 _CHUNK = 1 << 20
+_LARGEST_TEXT = 8 << 20
+"""Bytes of a ``task.toml`` or an instruction; more is a mistake, and no model could read it."""
+_FOLLOWED = ("instruction.md", "environment", "tests", "solution", "workdir")
+_MOST_SHOWN = 20
 
 
 def is_task(directory: Path) -> bool:
@@ -30,35 +35,62 @@ def find_tasks(root: Path) -> list[Path]:
         below: list[Path] = []
         for directory in level:
             for entry in sorted(directory.iterdir()):
-                if entry.name.startswith(".") or not entry.is_dir() or entry.is_symlink():
+                if entry.name.startswith(".") or not entry.is_dir():
                     continue
-                (found if is_task(entry) else below).append(entry)
+                if is_task(entry):
+                    found.append(entry)
+                elif not entry.is_symlink():  # which may lead in a circle
+                    below.append(entry)
         level = below
     return sorted(found)
 
 
-def load_tasks_below(root: Path) -> list[Task]:
-    """All tasks below a directory. Raises ``ConfigError`` for a broken one, and where there is none."""
+def load_tasks_below(
+    root: Path, *, broken: dict[str, str] | None = None, inside: Path | None = None
+) -> list[Task]:
+    """All tasks below a directory, which may be links to tasks.
+
+    A task that cannot be read is noted in ``broken`` with the reason; without it ``ConfigError`` names all
+    of them. It is raised as well where there is no task. ``inside`` is where all parts of a task must be.
+    """
     paths = find_tasks(root)
     if not paths:
         raise ConfigError(f"{root} holds no task: no directory below it has a {TASK_FILE}")
-    tasks = [load_task(path) for path in paths]
-    names = [task.name for task in tasks]
+    names = [path.name for path in paths]
     if len(set(names)) < len(names):  # the same name in two folders
-        tasks = [load_task(path, name=str(path.relative_to(root))) for path in paths]
+        names = [path.relative_to(root).as_posix() for path in paths]
+    tasks: list[Task] = []
+    failed: dict[str, str] = {}
+    for path, name in zip(paths, names, strict=True):
+        try:
+            tasks.append(load_task(path, name=None if path == root else name, inside=inside))
+        except ConfigError as error:
+            failed[name] = str(error)
+    if broken is not None:
+        broken |= failed
+    elif failed:
+        shown = list(failed.values())
+        more = f"\nand {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+        raise ConfigError("\n".join(shown[:_MOST_SHOWN]) + more)
     return tasks
 
 
-def load_task(directory: Path, *, name: str | None = None) -> Task:
-    """One task; its name is the directory's unless given. Raises ``ConfigError``."""
+def load_task(directory: Path, *, name: str | None = None, inside: Path | None = None) -> Task:
+    """One task; its name is the directory's unless given. ``inside`` is as for ``load_tasks_below``.
+
+    Raises ``ConfigError``.
+    """
+    name = name or directory.name
     directory = directory.resolve()
     file = directory / TASK_FILE
-    try:
-        settings = parse(file.read_text("utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
+    if inside is not None:
+        _check_inside(directory, inside.resolve())
+    text = _text_of(file)
+    if text is None:
+        raise ConfigError(f"{directory} is no task: it has no {TASK_FILE}")
+    settings = parse(text, str(file))
     return Task(
-        name=name or directory.name,
+        name=name or directory.name,  # of "." there is no name before it is resolved
         directory=directory,
         steps=_steps(directory, settings),
         machine=settings.machine,
@@ -105,12 +137,34 @@ def _step(directory: Path, step: StepSettings, settings: Settings) -> Step:
 
 def _instruction(directory: Path) -> str:
     """The instruction, empty where there is none: ``check`` says so, and running the task refuses."""
+    return (_text_of(directory / "instruction.md") or "").strip()
+
+
+def _text_of(path: Path) -> str | None:
+    """A small text file; None where there is none. A pipe, whose writer may never come, is not waited for."""
     try:
-        return (directory / "instruction.md").read_text("utf-8").strip()
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"{path} is no regular file")
+        if status.st_size > _LARGEST_TEXT:
+            raise ConfigError(f"{path} has {status.st_size} bytes; at most {_LARGEST_TEXT} make sense")
+        return path.read_text("utf-8")
     except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{directory / 'instruction.md'} cannot be read: {error}") from error
+        return None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is no UTF-8 text: byte {error.start} is {error.object[error.start]:#x}"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _check_inside(directory: Path, root: Path) -> None:
+    """Refuse a stranger's task whose parts are links to what is on this machine."""
+    whole = [directory, *(directory / "steps").glob("*")]
+    for path in [directory / TASK_FILE, *(part / name for part in whole for name in ("", *_FOLLOWED))]:
+        if not path.resolve().is_relative_to(root):
+            raise ConfigError(f"{path} is a link that leads out of {root.name}")
 
 
 def digest_of(directory: Path) -> str:

@@ -63,8 +63,8 @@ class Replay:
 def read_dockerfile(path: Path) -> Replay:
     """The last stage of a file. Raises ``ConfigError`` where it cannot be read."""
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text("utf-8", "surrogateescape")
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     replay = Replay()
     before: dict[str, str] = {}
@@ -83,7 +83,7 @@ def _take(replay: Replay, arguments: dict[str, str], word: str, rest: str) -> No
     known = {**arguments, **replay.environment}
     if word == "RUN":
         if rest.startswith(("<<", "--")):
-            replay.problems.append(f"RUN {rest.split(maxsplit=1)[0]}")
+            replay.problems.append(_shown(f"RUN {rest.split(maxsplit=1)[0]}"))
             return
         replay.actions.append(
             Run(_command(rest), replay.working_directory or "/", {**arguments, **replay.environment})
@@ -101,7 +101,7 @@ def _take(replay: Replay, arguments: dict[str, str], word: str, rest: str) -> No
     elif word == "USER":
         replay.user = rest
     elif word not in _IGNORED:
-        replay.problems.append(word)
+        replay.problems.append(_shown(word))
 
 
 def _take_copy(replay: Replay, word: str, rest: str) -> None:
@@ -113,7 +113,7 @@ def _take_copy(replay: Replay, word: str, rest: str) -> None:
     paths = _words(rest)
     remote = any(p.startswith(("http://", "https://", "git@")) for p in paths[:-1])
     if len(paths) < 2 or remote or any(flag.startswith("--from") for flag in flags):
-        replay.problems.append(f"{word} {whole[:60]}")
+        replay.problems.append(_shown(f"{word} {whole[:60]}"))
         return
     target = posixpath.join(replay.working_directory or "/", paths[-1])
     if paths[-1].endswith("/") or paths[-1] in (".", "./") or len(paths) > 2:
@@ -162,6 +162,11 @@ def _pairs(rest: str) -> dict[str, str]:
 def _unquoted(text: str) -> str:
     words = _words(text)
     return words[0] if words else "/"
+
+
+def _shown(text: str) -> str:
+    """Text that can be printed, whatever bytes it was read from."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _expand(text: str, known: dict[str, str]) -> str:

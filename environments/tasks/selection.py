@@ -16,14 +16,19 @@ def select(
 
     Raises ``UnknownName`` for a glob that matches nothing, ``ConfigError`` where nothing is left.
     """
-    names = [task.name for task in tasks]
+    chosen = set(select_names([task.name for task in tasks], take, skip, where=where))
+    return [task for task in tasks if task.name in chosen]
+
+
+def select_names(
+    names: Sequence[str], take: Sequence[str] | None, skip: Sequence[str] | None, *, where: str = "env"
+) -> list[str]:
+    """The same for names alone."""
     for globs, option in ((take, "task_filter"), (skip, "skip_tasks")):
         for glob in globs or []:
             if not any(fnmatch.fnmatchcase(name, glob) for name in names):
                 raise UnknownName("task", glob, names, f"--{where}.{option}")
-    chosen = [
-        task for task in tasks if _matches(task.name, take, True) and not _matches(task.name, skip, False)
-    ]
+    chosen = [name for name in names if _matches(name, take, True) and not _matches(name, skip, False)]
     if not chosen:
         raise ConfigError(f"--{where}.task_filter and --{where}.skip_tasks leave no task")
     return chosen

@@ -15,12 +15,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from environments.errors import ConfigError, MissingExtra
+from environments.errors import ConfigError, MissingExtra, suggestion
 from environments.tasks.directory import find_tasks, load_tasks_below
+from environments.tasks.hub import rows_of_hub
 from environments.tasks.model import Task
 from environments.tasks.tables import is_task_row, write_task
 
@@ -31,6 +33,8 @@ _GIT = re.compile(r"(?:git\+)?(?:https?|ssh|file|git)://\S+|[\w.-]+@[\w.-]+:\S+"
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _GIT_TIMEOUT = 1800
 _COMPLETE = ".complete"
+_FORM = 2
+"""Of what is written out for a row; what an earlier version wrote is not taken again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +44,32 @@ class TaskSet:
     tasks: list[Task]
     source: str
     revision: str
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """Tasks that cannot be read, and why; only where they were asked for."""
 
 
 def load_tasks(
-    source: str, *, split: str = "train", revision: str | None = None, cache: Path | None = None
+    source: str,
+    *,
+    split: str = "train",
+    revision: str | None = None,
+    cache: Path | None = None,
+    keep_broken: bool = False,
 ) -> TaskSet:
     """All tasks of a source, sorted by name.
 
     ``source`` is a directory of task directories (or one task), a ``.jsonl`` or ``.parquet`` file, a
     git URL (``#subdirectory`` may follow; ``revision`` is a branch, tag or commit), or the name of a Hub
     dataset (needs the extra ``datasets``; without a revision the newest commit is looked up and noted).
+    A task that cannot be read is an error, or with ``keep_broken`` stands in the set's ``broken``.
     Raises ``ConfigError`` and ``MissingExtra``.
     """
-    cache = cache or default_cache()
-    path = Path(source).expanduser()
-    if path.is_dir():
-        if revision is not None:
-            raise ConfigError(
-                f"{source} is a directory, which has no revisions; leave dataset_revision unset"
-            )
-        return _from_directory(path, source, digest=None)
-    if path.is_file():
-        return _from_rows(_rows_of_file(path), source, _hash_of_file(path), cache)
-    if _GIT.fullmatch(source.partition("#")[0]):
-        return _from_git(source, revision, cache)
-    if path.suffix in TABLES or source.startswith((".", "/", "~")) or not _HUB.fullmatch(source):
-        raise ConfigError(f"there is no file or directory {source}")
-    rows, commit = _rows_of_hub(source, split, revision)
-    return _from_rows(rows, source, commit, cache)
+    place = _place_of(source, split, revision, cache or default_cache())
+    broken: dict[str, str] | None = {} if keep_broken else None
+    tasks = load_tasks_below(place.root, broken=broken, inside=place.inside)
+    whole = hashlib.sha256("".join(f"{t.name}={t.digest};" for t in tasks).encode()).hexdigest()[:16]
+    tasks.sort(key=lambda task: task.name)
+    return TaskSet(tasks, source, place.revision or whole, broken or {})
 
 
 def default_cache() -> Path:
@@ -76,18 +78,51 @@ def default_cache() -> Path:
     return Path(home) / "hermes-environments" / "tasks"
 
 
-def _from_directory(root: Path, source: str, digest: str | None) -> TaskSet:
-    tasks = load_tasks_below(root)
-    whole = hashlib.sha256("".join(f"{t.name}={t.digest};" for t in tasks).encode()).hexdigest()[:16]
-    return TaskSet(sorted(tasks, key=lambda task: task.name), source, digest or whole)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Task directories on this machine. ``inside`` is set where they are a stranger's."""
+
+    root: Path
+    revision: str | None = None
+    inside: Path | None = None
+
+
+def _place_of(source: str, split: str, revision: str | None, cache: Path) -> _Place:
+    path = Path(source).expanduser()
+    if path.exists() and revision is not None:
+        kind = "directory" if path.is_dir() else "file"
+        raise ConfigError(f"{source} is a {kind}, which has no revisions; leave dataset_revision unset")
+    if path.is_dir():
+        return _Place(path)
+    if path.is_file():
+        if path.suffix not in TABLES:
+            raise ConfigError(f"{source} is no table of tasks: its name ends in none of {', '.join(TABLES)}")
+        return _written(_rows_of_file(path), source, _hash_of_file(path), cache)
+    if _GIT.fullmatch(source.partition("#")[0]):
+        return _checked_out(source, revision, cache)
+    if path.suffix in TABLES or source.startswith((".", "/", "~")) or not _HUB.fullmatch(source):
+        raise ConfigError(f"there is no file or directory {source}{_near(path)}")
+    rows, commit = rows_of_hub(source, split, revision)
+    return _written(rows, source, f"{commit}/{split}", cache, revision=commit)
+
+
+def _near(path: Path) -> str:
+    """Names beside a path that is not there, if some are alike."""
+    try:
+        beside = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return f"; nor is there a directory {path.parent}"
+    return suggestion(path.name, beside) if get_close_matches(path.name, beside) else ""
 
 
 # --- tables -----------------------------------------------------------------------------------------------
 
 
-def _from_rows(rows: Iterable[Mapping[str, Any]], source: str, key: str, cache: Path) -> TaskSet:
-    """Tasks of a table's rows, written out once per ``key``."""
-    name = hashlib.sha256(f"{source}@{key}".encode()).hexdigest()[:24]
+def _written(
+    rows: Iterable[Mapping[str, Any]], source: str, key: str, cache: Path, *, revision: str | None = None
+) -> _Place:
+    """Tasks of a table's rows, written out once per ``key``, which is the revision unless one is given."""
+    name = hashlib.sha256(f"{_FORM} {source}@{key}".encode()).hexdigest()[:24]
     target = cache / name
     if not (target / _COMPLETE).is_file():
         cache.mkdir(parents=True, exist_ok=True)
@@ -98,7 +133,7 @@ def _from_rows(rows: Iterable[Mapping[str, Any]], source: str, key: str, cache: 
             _put(made, target)
         finally:
             shutil.rmtree(made, ignore_errors=True)
-    return _from_directory(target, source, key)
+    return _Place(target, revision or key, target)
 
 
 def _put(made: Path, target: Path) -> None:
@@ -140,12 +175,12 @@ def _rows_of_file(path: Path) -> Iterator[Mapping[str, Any]]:
             raise ConfigError(f"{path} is no JSON: {error}") from error
         yield from found if isinstance(found, list) else [found]
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
                     yield json.loads(line)
-                except ValueError as error:
+                except ValueError as error:  # bytes that are no text are such an error too
                     raise ConfigError(f"{path}, line {number} is no JSON: {error}") from error
 
 
@@ -154,26 +189,11 @@ def _rows_of_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
         import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise MissingExtra(f"reading {path}", "datasets") from None
-    for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
-        yield from batch.to_pylist()
-
-
-def _rows_of_hub(name: str, split: str, revision: str | None) -> tuple[Iterable[Mapping[str, Any]], str]:
-    """Rows of a dataset at one commit, and that commit."""
     try:
-        import datasets
-        import huggingface_hub
-    except ImportError:
-        raise MissingExtra(f"the dataset {name}", "datasets") from None
-    try:
-        commit = huggingface_hub.HfApi().dataset_info(name, revision=revision).sha or revision or "unknown"
-        rows = datasets.load_dataset(name, split=split, revision=commit)
-    except (OSError, ValueError, RuntimeError) as error:  # its errors have no common base
-        raise ConfigError(
-            f"the dataset {name} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}. "
-            "A local copy works too: name a directory of tasks, or a .parquet or .jsonl file"
-        ) from error
-    return rows, commit
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
+            yield from batch.to_pylist()
+    except (OSError, ValueError) as error:  # its errors are these
+        raise ConfigError(f"{path} is no Parquet file: {error}") from error
 
 
 def _hash_of_file(path: Path) -> str:
@@ -187,8 +207,8 @@ def _hash_of_file(path: Path) -> str:
 # --- git --------------------------------------------------------------------------------------------------
 
 
-def _from_git(source: str, revision: str | None, cache: Path) -> TaskSet:
-    """Tasks of a repository at one commit. A commit that is there already is not fetched again."""
+def _checked_out(source: str, revision: str | None, cache: Path) -> _Place:
+    """A repository at one commit. A commit that is there already is not fetched again."""
     address, _, below = source.removeprefix("git+").partition("#")
     if ".." in below.split("/") or below.startswith("/"):
         raise ConfigError(f"{source}: {below!r} leads out of the repository")
@@ -210,7 +230,7 @@ def _from_git(source: str, revision: str | None, cache: Path) -> TaskSet:
     root = target / below
     if not root.is_dir() or not find_tasks(root):
         raise ConfigError(f"{source} at {commit[:12]} holds no task{f' below {below}' if below else ''}")
-    return _from_directory(root, source, commit)
+    return _Place(root, commit, target)
 
 
 def _commit_of(address: str, revision: str | None) -> str:

@@ -46,7 +46,7 @@ _OWN_COLUMNS = {
 
 def is_task_row(row: Any) -> bool:
     """Whether a row describes a task."""
-    return isinstance(row, Mapping) and "instruction" in row and bool(_name_of(row))
+    return isinstance(row, Mapping) and isinstance(row.get("instruction"), str) and bool(_name_of(row))
 
 
 def write_task(row: Mapping[str, Any], parent: Path) -> Path:

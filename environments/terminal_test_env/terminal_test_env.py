@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":  # run as a script of a checkout, which need not be installed
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from environments.config import APIServerConfig, HermesAgentEnvConfig
+from environments.config import APIServerConfig, HermesAgentEnvConfig, hosted_model
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Message, Reward
 
@@ -84,10 +84,7 @@ class TerminalTestEnv(HermesAgentBaseEnv):
             wandb_name="terminal-test",
             ensure_scores_are_not_same=False,
         )
-        server = APIServerConfig(
-            base_url="https://openrouter.ai/api/v1", model_name="anthropic/claude-sonnet-4.6"
-        )
-        return config, [server]
+        return config, [hosted_model()]
 
     async def setup(self) -> None:
         """Start with the first task."""

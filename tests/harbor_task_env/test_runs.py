@@ -137,6 +137,36 @@ def test_what_cannot_be_run_is_said_before_the_run(tmp_path: Path) -> None:
         run(tmp_path, task_images="own", task_filter=GOOD)
 
 
+def test_a_task_that_cannot_be_read_stops_only_a_run_that_wants_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_task(tmp_path / "tasks" / "good", QUIET)
+    (make_task(tmp_path / "tasks" / "bad", QUIET) / "task.toml").write_text("[[[")
+    with pytest.raises(ConfigError, match=r"(?s)skip_tasks.*bad/task\.toml"):
+        run(tmp_path, tmp_path / "tasks")
+    assert run(tmp_path, tmp_path / "tasks", skip_tasks=["bad"]).complete
+    assert main(["tasks", "check", str(tmp_path / "tasks")]) == 1
+    assert "2 tasks, 1 of them cannot be run" in capsys.readouterr().out
+    assert main(["tasks", "validate", str(tmp_path / "tasks")]) == 1
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "wrong" in lines["bad"] and "task.toml" in lines["bad"] and "2" in lines
+
+
+def test_validation_says_what_of_a_solution_must_live(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve = "python3 -m http.server 8000 --bind 127.0.0.1"
+    wait = "for i in $(seq 1200); do (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null && break; sleep 0.05; done"
+    solve = f"#!/bin/bash\n{serve} >/dev/null 2>&1 &\n{wait}\ntouch /app-done\n"
+    asks = f"#!/bin/bash\n(exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null; echo $((! $?)) > {REWARD}\n"
+    looks = f"#!/bin/bash\n[ -e /app-done ]; echo $((! $?)) > {REWARD}\n"
+    make_task(tmp_path / "tasks" / "asks", QUIET, test=asks, solve=solve)
+    make_task(tmp_path / "tasks" / "looks", QUIET, test=looks, solve=solve)
+    assert main(["tasks", "validate", str(tmp_path / "tasks")]) == 0
+    words = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert (words["asks"][-1], words["looks"][-1]) == ("listeners", "none")
+
+
 def test_the_benchmarks_take_tables_of_the_hubs_form(tmp_path: Path) -> None:
     script = f"#!/bin/bash\ncat /app/in.txt && echo 1 > {REWARD} || echo 0 > {REWARD}\n"
     rows = [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -108,11 +111,13 @@ def test_a_name_that_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
         ("", "no rows"),
         ("{", "line 1 is no JSON"),
         ('{"a": 1}', "row 1 is no task"),
+        ('{"task_name": "a", "instruction": {"x": 1}}', "row 1 is no task"),
+        ("\udcff\udcfe", "line 1 is no JSON"),
         ("[1]", "row 1 is no task"),
     ],
 )
 def test_a_file_that_is_no_table_of_tasks(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "r.jsonl").write_text(text)
+    (tmp_path / "r.jsonl").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigError, match=said):
         load_tasks(str(tmp_path / "r.jsonl"), cache=tmp_path / "cache")
 
@@ -191,6 +196,84 @@ def test_a_repository_at_a_revision(tmp_path: Path) -> None:
 def test_what_is_not_there_is_said(tmp_path: Path, source: str) -> None:
     with pytest.raises(ConfigError, match="there is no file or directory"):
         load_tasks(source, cache=tmp_path)
+
+
+def break_task(directory: Path, how: str) -> None:
+    instruction = directory / "instruction.md"
+    if how == "toml":
+        (directory / "task.toml").write_text("[[[")
+    elif how == "types":
+        (directory / "task.toml").write_text("agent = 3\n")
+    elif how == "bytes":
+        instruction.write_bytes(b"caf\xe9")
+    else:
+        instruction.unlink()
+        if how == "pipe":
+            os.mkfifo(instruction)
+        elif how == "directory":
+            instruction.mkdir()
+        else:
+            with instruction.open("wb") as file:
+                file.truncate(100 << 20)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("toml", "at line 1"),
+        ("types", r"\[agent\] must be a table"),
+        ("bytes", "no UTF-8 text: byte 3 is 0xe9"),
+        ("pipe", "no regular file"),
+        ("directory", "no regular file"),
+        ("huge", "at most"),
+    ],
+)
+def test_a_broken_task_is_named_and_the_others_are_there(tmp_path: Path, how: str, said: str) -> None:
+    make_task(tmp_path / "good")
+    break_task(make_task(tmp_path / "bad"), how)
+    found = load_tasks(str(tmp_path), keep_broken=True)
+    assert [task.name for task in found.tasks] == ["good"] and list(found.broken) == ["bad"]
+    assert re.search(said, found.broken["bad"])
+    with pytest.raises(ConfigError, match=said):
+        load_tasks(str(tmp_path))
+
+
+def test_links_to_tasks_are_followed_and_no_circles(tmp_path: Path) -> None:
+    make_task(tmp_path / "elsewhere" / "real")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "linked").symlink_to(tmp_path / "elsewhere" / "real")
+    (tmp_path / "tasks" / "up").symlink_to(tmp_path)
+    assert [task.name for task in load_tasks(str(tmp_path / "tasks")).tasks] == ["linked"]
+
+
+def test_a_repository_cannot_reach_out_of_itself(tmp_path: Path) -> None:
+    repository = tmp_path / "repo"
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    for name in ("instruction.md", "tests", "environment"):
+        directory = make_task(repository / f"with-{name}")
+        part = directory / name
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
+        part.symlink_to(secret)
+    make_task(repository / "honest")
+    git("init", "-q", "-b", "main", cwd=repository)
+    git("add", ".", cwd=repository)
+    git("commit", "-qm", "first", cwd=repository)
+    found = load_tasks(f"file://{repository}", cache=tmp_path / "cache", keep_broken=True)
+    assert [task.name for task in found.tasks] == ["honest"]
+    assert set(found.broken) == {"with-instruction.md", "with-tests", "with-environment"}
+    assert all("leads out of" in text for text in found.broken.values())
+
+
+def test_near_names_of_what_is_not_there(tmp_path: Path) -> None:
+    make_task(tmp_path / "tasks" / "one")
+    with pytest.raises(ConfigError, match="did you mean tasks"):
+        load_tasks(str(tmp_path / "taks"))
+    with pytest.raises(ConfigError, match="nor is there a directory"):
+        load_tasks(str(tmp_path / "nowhere" / "tasks"))
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(ConfigError, match="no table of tasks"):
+        load_tasks(str(tmp_path / "notes.txt"))
 
 
 def test_a_directory_without_tasks_and_a_revision_of_one(tmp_path: Path) -> None:

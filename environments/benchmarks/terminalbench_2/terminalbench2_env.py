@@ -20,9 +20,8 @@ from pydantic import Field
 
 from environments.base_env import is_overridden
 from environments.benchmark_env import BenchmarkEnv
-from environments.config import APIServerConfig, EvalHandlingEnum
-from environments.harbor_task_env.config import HarborTaskEnvConfig
-from environments.harbor_task_env.harbor_task_env import SYSTEM_PROMPT
+from environments.config import APIServerConfig, EvalHandlingEnum, hosted_model
+from environments.harbor_task_env.config import TERMINAL_AGENT, HarborTaskEnvConfig
 from environments.harbor_task_env.tasks_env import HarborTasks
 from environments.records import Item, ScoredDataItem
 
@@ -49,13 +48,9 @@ class TerminalBench2EvalEnv(HarborTasks, BenchmarkEnv):
     def config_init(cls) -> tuple[HarborTaskEnvConfig, list[APIServerConfig]]:
         """Each task in its own image on Modal; a model through OpenRouter unless told otherwise."""
         config = cls.env_config_cls(
-            enabled_toolsets=["terminal", "file"],
-            max_agent_turns=60,
-            max_token_length=32000,
+            **TERMINAL_AGENT,
             agent_temperature=0.8,
-            system_prompt=SYSTEM_PROMPT,
             terminal_backend="modal",
-            terminal_timeout=300,
             group_size=1,
             total_steps=1,
             steps_per_eval=1,
@@ -63,10 +58,7 @@ class TerminalBench2EvalEnv(HarborTasks, BenchmarkEnv):
             wandb_name=cls.name,
         )
         assert isinstance(config, HarborTaskEnvConfig)
-        server = APIServerConfig(
-            base_url="https://openrouter.ai/api/v1", model_name="anthropic/claude-sonnet-4.6"
-        )
-        return config, [server]
+        return config, [hosted_model()]
 
     async def eval_items(self) -> Iterable[Item]:
         """One item for each task."""
