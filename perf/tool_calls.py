@@ -1,0 +1,148 @@
+"""Cost of each tool call on the local backend, beside a bare equivalent without any sandbox.
+
+    python perf/tool_calls.py [ROUNDS]
+
+Bare is what one would write by hand: an asyncio subprocess for `true`, plain file calls for files, `grep -rn`
+in a subprocess for a search. Both take turns, as the load of a machine varies. CPU is that of this process
+and all that it starts, wherever it may count by a control group (root, version 1), else without what
+detaches itself. It prints medians in milliseconds and the ratios; the target is 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sandbox_exec import Meter
+
+from environments.config import HermesAgentEnvConfig
+from environments.sandboxes.base import SandboxSpec
+from environments.sandboxes.registry import create_backend
+from environments.tools.base import ToolState
+from environments.tools.registry import all_tools
+from environments.tools.toolbox import Toolbox
+
+BATCH = 5
+FILES = 200
+CODE = "import hermes_tools\nprint(hermes_tools.todo())"
+TEXT = "".join(f"line {number}\n" for number in range(200))
+
+Call = Callable[[], Awaitable[Any]]
+
+
+async def process(*argv: str, directory: Path) -> bytes:
+    """A command as a plain asyncio subprocess."""
+    made = await asyncio.create_subprocess_exec(
+        *argv, cwd=directory, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+    )
+    return (await made.communicate())[0]
+
+
+def bare_calls(directory: Path) -> dict[str, Call]:
+    """What each call does, by hand."""
+    file = directory / "a.txt"
+    other = iter(range(10**9))
+
+    async def read() -> None:
+        "\n".join(f"{n:6d}|{line}" for n, line in enumerate(file.read_text().splitlines()[:500], 1))
+
+    async def write() -> None:
+        (directory / "w.txt").write_text(TEXT)
+
+    async def patch() -> None:
+        text = file.read_text()
+        file.write_text(text.replace("line 7", f"line 7 {next(other)}", 1))
+
+    return {
+        "terminal true": lambda: process("true", directory=directory),
+        "read_file": read,
+        "write_file": write,
+        "patch": patch,
+        "search_files": lambda: process("grep", "-rn", "line 199", ".", directory=directory),
+        "search_files names": lambda: process("find", ".", "-name", "*1.txt", directory=directory),
+        "execute_code": lambda: process(sys.executable, "-c", "print(1)", directory=directory),
+    }
+
+
+def tool_calls(box: Toolbox) -> dict[str, Call]:
+    """The same by the tools."""
+    other = iter(range(10**9))
+
+    def call(name: str, **arguments: Any) -> Call:
+        async def run() -> None:
+            outcome = await box.call(name, arguments)
+            assert outcome.error is None, outcome.content
+
+        return run
+
+    async def patch() -> None:
+        old = getattr(patch, "last", "line 7\n")
+        new = f"line 7 {next(other)}\n"
+        patch.last = new  # type: ignore[attr-defined]
+        await call("patch", mode="replace", path="a.txt", old_string=old, new_string=new)()
+
+    return {
+        "terminal true": call("terminal", command="true"),
+        "read_file": call("read_file", path="a.txt"),
+        "write_file": call("write_file", path="w.txt", content=TEXT),
+        "patch": patch,
+        "search_files": call("search_files", pattern="line 199"),
+        "search_files names": call("search_files", pattern="*1.txt", target="files"),
+        "execute_code": call("execute_code", code=CODE),
+    }
+
+
+async def cost(meter: Meter, call: Call) -> tuple[float, float]:
+    """Wall and CPU milliseconds of one call, over a few in a row."""
+    used, begun = meter.read(), time.perf_counter()
+    for _ in range(BATCH):
+        await call()
+    return (time.perf_counter() - begun) * 1000 / BATCH, (meter.read() - used) * 1000 / BATCH
+
+
+async def measure(rounds: int) -> None:
+    meter = Meter()
+    backend = create_backend("local", HermesAgentEnvConfig(), "perf")
+    try:
+        sandbox = await backend.create(SandboxSpec())
+        box = Toolbox(list(all_tools().values()), ToolState(sandbox))
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            for number in range(FILES):
+                (directory / f"f{number}.txt").write_text(TEXT[: 20 * number])
+                await sandbox.write_bytes(
+                    f"{sandbox.working_directory}/f{number}.txt", TEXT[: 20 * number].encode()
+                )
+            (directory / "a.txt").write_text(TEXT)
+            await sandbox.write_bytes(f"{sandbox.working_directory}/a.txt", TEXT.encode())
+            bare, ours = bare_calls(directory), tool_calls(box)
+            print(
+                f"{'ms of one call':20}{'wall':>9}{'bare':>9}{'ratio':>8}{'cpu':>11}{'bare':>9}{'ratio':>8}"
+            )
+            for name, call in ours.items():
+                await cost(meter, call), await cost(meter, bare[name])  # warm
+                pairs = [(await cost(meter, call), await cost(meter, bare[name])) for _ in range(rounds)]
+                print(row(name, pairs))
+    finally:
+        await backend.close()
+        meter.close()
+
+
+def row(name: str, pairs: list[tuple[tuple[float, float], tuple[float, float]]]) -> str:
+    """A line of the table: medians and their ratios."""
+    wall, cpu = (
+        [statistics.median(pair[side][kind] for pair in pairs) for side in (0, 1)] for kind in (0, 1)
+    )
+    ratios = [ours / bare if bare else float("inf") for ours, bare in (wall, cpu)]
+    return f"{name:20}{wall[0]:9.2f}{wall[1]:9.2f}{ratios[0]:8.1f}{cpu[0]:11.2f}{cpu[1]:9.2f}{ratios[1]:8.1f}"
+
+
+if __name__ == "__main__":
+    asyncio.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
