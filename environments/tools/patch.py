@@ -9,7 +9,7 @@ from environments.sandboxes.reading import read_start
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.diffs import unified_diff
 from environments.tools.edits import EditError, TextFile, replace_text
-from environments.tools.paths import describe, find, is_directory, not_found, real_path, resolve
+from environments.tools.paths import describe, look_at, not_found, real_path, resolve
 from environments.tools.text import decode
 from environments.tools.v4a import FilePatch, apply_hunks, parse_patch
 
@@ -52,8 +52,8 @@ class _Plan:
     async def file(self, path: str) -> _File:
         """The file as earlier parts of the patch leave it."""
         if path not in self.files:
-            info = await find(self.sandbox, path)
-            if await is_directory(self.sandbox, path):
+            _, info, is_directory = await look_at(self.sandbox, path)
+            if is_directory:
                 raise EditError(f"{path} is a directory")
             before = await self._read(path) if info is not None else None
             self.files[path] = _File(before, before, info.mode & 0o7777 if info is not None else None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from environments.sandboxes.base import Sandbox
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
-from environments.tools.paths import describe, is_directory, not_found, resolve
+from environments.tools.paths import describe, not_found, resolve
 from environments.tools.text import decode, shorten_line
 
 LINE_LIMIT = 2_000
@@ -49,9 +49,9 @@ async def read_file(state: ToolState, path: str, offset: int = 1, limit: int = 5
     target = resolve(state, path)
     sandbox = state.sandbox
     try:
-        if await is_directory(sandbox, target):
-            return {"error": await _describe_directory(sandbox, target)}
         start = await sandbox.read_bytes(target, length=WHOLE_FILE_LIMIT)
+    except IsADirectoryError:
+        return {"error": await _describe_directory(sandbox, target)}
     except (FileNotFoundError, NotADirectoryError):
         return {"error": await not_found(sandbox, target)}
     except OSError as error:

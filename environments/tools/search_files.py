@@ -26,6 +26,7 @@ LINE_LIMIT = 500
 """Characters shown of a matching line."""
 
 _LISTING_LIMIT = 32_000_000
+_SLOT = "grep_without_binary"
 
 DESCRIPTION = (
     "Search files. target=content: lines that match the regular expression pattern (extended syntax with "
@@ -35,51 +36,67 @@ DESCRIPTION = (
     "begins with a dot; .gitignore has no influence."
 )
 
-# Patterns come as octal escapes for printf: they hold bytes that are no text.
+# Patterns come as octal escapes for printf: they hold bytes that are no text. Processes are what a search
+# of a small tree costs, so each script starts as few as can be; sorting is done here.
 # $1 glob as a pattern, or empty; $2 "1" to look at hidden entries too, .git excepted.
 _LIST = r"""
 LC_ALL=C; export LC_ALL
 newline='
 '
 list() {
-  glob=$(printf "$1")
   if [ "$2" = 1 ]; then hide='.git'; else hide='.?*'; fi
   if [ -n "$ONE" ]; then printf '%s\n' "$ONE"
-  else find . -name "$hide" -prune -o -type f ! -name "*$newline*" -print 2>/dev/null; fi |
-    if [ -n "$glob" ]; then grep -E -e "$glob"; else cat; fi | sort
+  elif [ -z "$1" ]; then find . -name "$hide" -prune -o -type f ! -name "*$newline*" -print 2>/dev/null
+  else
+    glob=$(printf "$1")
+    find . -name "$hide" -prune -o -type f ! -name "*$newline*" -print 2>/dev/null | grep -E -e "$glob"
+  fi
 }
 """
 
-# -I leaves binary files out; busybox takes the option without effect, so both ways are tried out.
-# Where it does not work, binary files are told by a NUL near their start.
-_TEXT = r"""
-text=
-if printf 'x\n' | grep -I x >/dev/null 2>&1; then
-  printf 'x\000\n' | grep -I x >/dev/null 2>&1 || text=-I
-fi
+# -I leaves binary files out; busybox takes the option without effect, so both ways are tried out, once in
+# a rollout. Where it does not work, binary files are told by a NUL near their start. Greps that have it
+# have -Z too, which sets the names of files apart from the rest by a NUL.
+_PROBE = r"""
+printf 'x\n' | grep -I x >/dev/null 2>&1 || exit 1
+printf 'x\000\n' | grep -I x >/dev/null 2>&1 && exit 1
+printf 'x\n' | grep -H -Z x >/dev/null 2>&1
 """
 
-# $3 pattern, $4 "i" or empty. One line PATH:COUNT for each text file that has matches.
+# $3 pattern, $4 "i" or empty, $5 "-I" or empty. One line PATH:COUNT for each text file.
 _COUNT = r"""
 pattern=$(printf "$3") fold=${4:+-i}
-printf '' | grep -E $fold -e "$pattern" >/dev/null; [ $? -gt 1 ] && exit 2
-list "$1" "$2" | tr '\n' '\000' |
-  xargs -0 grep $text -E $fold -c -e "$pattern" -- /dev/null 2>/dev/null | grep -v ':0$' |
-  if [ -n "$text" ]; then cat; else while IFS= read -r entry; do
-    nuls=$(head -c 32768 "${entry%:*}" | tr -c -d '\000' | wc -c)
-    [ "$nuls" -eq 0 ] && printf '%s\n' "$entry"
-  done; fi
+count() {
+  tr '\n' '\000' | xargs -0 grep $1 -E $fold -c -e "$pattern" -- /dev/null 2>/dev/null
+}
+if [ -n "$5" ]; then list "$1" "$2" | count "$5"; exit 0; fi
+list "$1" "$2" | count "" | grep -v ':0$' | while IFS= read -r entry; do
+  nuls=$(head -c 32768 "${entry%:*}" | tr -c -d '\000' | wc -c)
+  [ "$nuls" -eq 0 ] && printf '%s\n' "$entry"
+done
 exit 0
 """
 
-# $1 pattern, $2 "i" or empty, $3 context, $4 bytes of a line, $5 most matches, then the files.
+_CHECK = r"""
+LC_ALL=C; export LC_ALL
+pattern=$(printf "$1")
+printf '' | grep -E -e "$pattern" >/dev/null
+[ $? -lt 2 ] || exit 2
+"""
+
+# $1 pattern, $2 "i" or empty, $3 "-I" or empty, $4 context, $5 bytes of a line, $6 most matches of a file,
+# then the files. Lines FILE NUL NUMBER:TEXT, or NUMBER-TEXT around matches.
 _SHOW = r"""
 LC_ALL=C; export LC_ALL
-pattern=$(printf "$1") fold=${2:+-i} context=$3 width=$4 most=$5; shift 5
+pattern=$(printf "$1") fold=${2:+-i} text=$3 context=$4 width=$5 most=$6; shift 6
+show() {
+  grep $text -E $fold -n -m "$most" -A "$context" -B "$context" -e "$pattern" "$@" 2>/dev/null
+}
+if [ -n "$text" ]; then show -H -Z -- "$@" | cut -b "1-$width"; exit 0; fi
 for file do
-  printf '\000'
-  grep $text -E $fold -h -n -m "$most" -A "$context" -B "$context" -e "$pattern" -- "$file" 2>/dev/null |
-    tr -d '\000' | cut -b "1-$width"
+  show -h -- "$file" | tr -d '\000' | cut -b "1-$width" | while IFS= read -r line; do
+    printf '%s\000%s\n' "$file" "$line"
+  done
 done
 exit 0
 """
@@ -125,10 +142,10 @@ async def search_files(
     if target == "files":
         return await _search_names(state, place, pattern, limit, offset)
     expression, ignore_case = to_extended(pattern)
-    arguments = [to_octal(expression), "i" if ignore_case else ""]
-    counted = await _run(state, place, _LIST + _TEXT + _COUNT, [*_listing(file_glob), *arguments])
-    if counted.exit_code == 2:
-        raise ToolInputError(f"pattern {pattern!r} cannot be searched for: {decode(counted.stderr).strip()}")
+    arguments = [to_octal(expression), "i" if ignore_case else "", await _without_binary(state, place)]
+    counted = await _run(state, place, _LIST + _COUNT, [*_listing(file_glob), *arguments])
+    if not counted.stdout.strip():
+        await _check_pattern(state, place, pattern, arguments)
     counts = _counts(counted)
     if output_mode == "content":
         return await _matches(state, place, counts, arguments, (limit, offset, context))
@@ -141,9 +158,25 @@ async def search_files(
     return {"total_count": sum(counts.values()), "counts": shown, "truncated": truncated}
 
 
+async def _without_binary(state: ToolState, place: _Place) -> str:
+    """The option by which this sandbox's grep leaves out binary files, or nothing."""
+    option: str | None = state.slots.get(_SLOT)
+    if option is None:
+        probed = await _run(state, place, _PROBE, [])
+        option = state.slots[_SLOT] = "-I" if probed.exit_code == 0 else ""
+    return option
+
+
+async def _check_pattern(state: ToolState, place: _Place, pattern: str, arguments: list[str]) -> None:
+    """Nothing at all was counted: there are no files, or grep does not like the pattern."""
+    checked = await _run(state, place, _CHECK, arguments[:1])
+    if checked.exit_code == 2:
+        raise ToolInputError(f"pattern {pattern!r} cannot be searched for: {decode(checked.stderr).strip()}")
+
+
 async def _search_names(state: ToolState, place: _Place, glob: str, limit: int, offset: int) -> JSON:
     result = await _run(state, place, _LIST + 'list "$@"', _listing(glob))
-    names = decode(result.stdout).splitlines()
+    names = [decode(line) for line in sorted(result.stdout.split(b"\n")) if line]
     page = names[offset : offset + limit]
     return {
         "total_count": len(names),
@@ -161,7 +194,9 @@ def _check(name: str, value: int, least: int, most: int | None) -> None:
 async def _place(state: ToolState, path: str) -> _Place | str:
     """Where to search, or the error for the model."""
     where = resolve(state, path)
-    prefix = "" if path.strip() in (".", "./") else path.strip()
+    if path.strip() in (".", "./"):
+        return _Place(where, None, "")
+    prefix = path.strip()
     if await is_directory(state.sandbox, where):
         return _Place(where, None, prefix)
     if await find(state.sandbox, where) is None:
@@ -194,13 +229,13 @@ async def _run(state: ToolState, place: _Place, script: str, arguments: list[str
 
 
 def _counts(result: ExecResult) -> dict[str, int]:
-    """Matching lines by file, in the order of paths."""
-    counts = {}
-    for line in decode(result.stdout).splitlines():
-        name, _, count = line.rpartition(":")
-        if name and count.isdigit():
-            counts[name] = int(count)
-    return counts
+    """Matching lines by file, in the order of paths (of their bytes)."""
+    found = []
+    for line in result.stdout.split(b"\n"):
+        name, _, count = line.rpartition(b":")
+        if name and count.isdigit() and count != b"0":
+            found.append((name, int(count)))
+    return {decode(name): count for name, count in sorted(found)}
 
 
 async def _matches(
@@ -211,12 +246,11 @@ async def _matches(
     files, skipped = _files_of_page(counts, limit, offset)
     matches: list[JSON] = []
     if files:
-        width = str(4 * LINE_LIMIT + 20)
-        shown = await _run(
-            state, place, _TEXT + _SHOW, [*arguments, str(context), width, str(skipped + limit), *files]
-        )
-        for name, text in zip(files, decode(shown.stdout).split("\0")[1:], strict=False):
-            matches += _matches_of_file(place.shown(name), text, context)
+        width = str(4 * LINE_LIMIT + 20 + max(len(name.encode()) for name in files))
+        more = [str(context), width, str(skipped + limit)]
+        shown = await _run(state, place, _SHOW, [*arguments, *more, *files])
+        for name, lines in _lines_of_files(shown).items():
+            matches += _matches_of_file(place.shown(name), lines, context)
         matches = matches[skipped : skipped + limit]
     result: JSON = {"total_count": total, "matches": matches, "truncated": offset + len(matches) < total}
     if result["truncated"]:
@@ -239,9 +273,19 @@ def _files_of_page(counts: dict[str, int], limit: int, offset: int) -> tuple[lis
     return files, skipped
 
 
-def _matches_of_file(path: str, text: str, context: int) -> list[JSON]:
+def _lines_of_files(result: ExecResult) -> dict[str, list[str]]:
+    """Numbered lines by file, in the order in which they were shown."""
+    lines: dict[str, list[str]] = {}
+    for line in decode(result.stdout).split("\n"):
+        name, apart, rest = line.partition("\0")
+        if apart:
+            lines.setdefault(name, []).append(rest.replace("\0", ""))
+    return lines
+
+
+def _matches_of_file(path: str, numbered: list[str], context: int) -> list[JSON]:
     lines: list[tuple[int, bool, str]] = []
-    for raw in text.split("\n"):
+    for raw in numbered:
         found = _NUMBERED.match(raw)
         if found is not None:
             content = found[3].removesuffix("\r")
