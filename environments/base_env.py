@@ -330,21 +330,10 @@ class BaseEnv(ABC):
 
     async def after_group(self, group: GroupScope) -> None:
         """Logging and clean-up after a group."""
-        await self.cleanup()
-        await self.wandb_log(self._group_metrics(group))
+        from environments.grouping import group_metrics
 
-    def _group_metrics(self, group: GroupScope) -> dict[str, Any]:
-        attempts = list(group.attempts.values())
-        scored = [attempt for attempt in attempts if attempt.valid]
-        metrics: dict[str, Any] = {"train/attempts": len(attempts), "train/scored": len(scored)}
-        if any(attempt.sequences for attempt in attempts):
-            metrics["train/forks"] = sum(max(0, len(attempt.sequences) - 1) for attempt in attempts)
-        if scored:
-            metrics["train/mean_reward"] = sum(a.reward or 0.0 for a in scored) / len(scored)
-            metrics["train/mean_turns"] = sum(len(a.turns) for a in scored) / len(scored)
-            metrics["train/completion_tokens"] = sum(a.usage.completion_tokens for a in scored)
-            metrics["train/tool_errors"] = sum(len(a.tool_errors) for a in scored)
-        return metrics
+        await self.cleanup()
+        await self.wandb_log(group_metrics(group))
 
     async def log_totals(self, groups: int) -> None:
         """Log what the whole run made."""

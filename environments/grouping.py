@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope, current_group, derive_seed
 from environments.records import Attempt, Item, ScoredDataGroup, TrainingUse
@@ -65,3 +65,18 @@ async def roll_out_group(environment: BaseEnv, item: Item) -> ScoredDataGroup:
         over_limit=TrainingUse(config.over_limit_attempts),
         last_branch=config.branch_reward == "last",
     )
+
+
+def group_metrics(group: GroupScope) -> dict[str, Any]:
+    """What a tracker is told of a finished group."""
+    attempts = list(group.attempts.values())
+    scored = [attempt for attempt in attempts if attempt.valid]
+    metrics: dict[str, Any] = {"train/attempts": len(attempts), "train/scored": len(scored)}
+    if any(attempt.sequences for attempt in attempts):
+        metrics["train/forks"] = sum(max(0, len(attempt.sequences) - 1) for attempt in attempts)
+    if scored:
+        metrics["train/mean_reward"] = sum(a.reward or 0.0 for a in scored) / len(scored)
+        metrics["train/mean_turns"] = sum(len(a.turns) for a in scored) / len(scored)
+        metrics["train/completion_tokens"] = sum(a.usage.completion_tokens for a in scored)
+        metrics["train/tool_errors"] = sum(len(a.tool_errors) for a in scored)
+    return metrics

@@ -9,16 +9,16 @@ what it left. Optional beside the five: ``next_message`` (a simulated user), ``o
 from __future__ import annotations
 
 import inspect
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from environments import atropos_names
 from environments.base_env import BaseEnv, is_overridden
 from environments.cleanup import cleanup_all_environments
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
-from environments.errors import ConfigError, EngineUnusable, NotSupported, SandboxError, UserCodeError
+from environments.errors import ConfigError, EngineUnusable, SandboxError, UserCodeError
 from environments.prompts import as_user_message, checked_message
 from environments.records import (
     Item,
@@ -56,11 +56,8 @@ __all__ = [
 # User code imports `atroposlib` after this module; where it is not installed ours is served.
 atropos_names.install()
 
-logger = logging.getLogger(__name__)
-
 POLICIES = ("oracle", "nop")
 """Server types that are scripts and not models."""
-
 
 THINKING_PROMPT = (
     "Think before you act: work the problem out step by step between <think> and </think>, then act or "
@@ -203,36 +200,9 @@ class HermesAgentBaseEnv(BaseEnv):
 
     def tool_settings(self) -> ToolSettings:
         """Limits of the tools, from the configuration."""
-        from environments.tools.base import ToolSettings
-        from environments.tools.browser.settings import BrowserSettings
-        from environments.tools.vision.settings import EndpointSettings
-        from environments.tools.web.settings import WebSettings
+        from environments.tools.settings import settings_from
 
-        config = self.config
-        return ToolSettings(
-            terminal_timeout=config.terminal_timeout,
-            default_result_size_chars=config.default_result_size_chars,
-            turn_budget_chars=config.turn_budget_chars,
-            preview_size_chars=config.preview_size_chars,
-            tool_result_overrides=dict(config.tool_result_overrides or {}),
-            web=WebSettings(
-                provider=config.web_search_provider,
-                url=config.web_search_url,
-                allowed_hosts=tuple(config.web_allowed_hosts or ()),
-                cache=config.web_cache,
-                cache_directory=config.web_cache_directory,
-                timeout=config.web_timeout,
-                max_bytes=config.web_max_bytes,
-                robots=config.web_robots,
-            ),
-            browser=BrowserSettings(
-                path=config.browser_path,
-                timeout=config.browser_timeout,
-                max_contexts=config.browser_max_contexts,
-            ),
-            vision=EndpointSettings(config.vision_base_url, config.vision_model),
-            image=EndpointSettings(config.image_base_url, config.image_model),
-        )
+        return settings_from(self.config)
 
     @property
     def shared_tools(self) -> SharedResources:
@@ -422,34 +392,18 @@ class HermesAgentBaseEnv(BaseEnv):
         await super().start()
 
     async def _start_backend(self) -> None:
-        from environments.sandboxes.registry import create_backend
+        from environments.sandboxes.registry import start_backend
 
         run = self.active_run
-        backend = create_backend(self.config.terminal_backend, self.config, run.run_id if run else "")
-        self._backend = backend
-        await backend.check()
-        if getattr(backend, "isolation", None) == "none":
-            self._allow_no_isolation()
-
-    def _allow_no_isolation(self) -> None:
-        if self.policy is None and not self.config.allow_unisolated:
-            raise NotSupported(
-                "this machine offers no isolation for the local backend, so a model's commands would run "
-                "with your rights on your files; use --env.terminal_backend docker, or accept it with "
-                "--env.allow_unisolated true"
-            )
-        logger.warning("the local backend runs without isolation on this machine")
+        model_acts = self.policy is None
+        self._backend = await start_backend(self.config, run.run_id if run else "", model_acts=model_acts)
 
     async def close(self) -> None:
         """Release sandboxes, servers and what tools share."""
         backend, self._backend = self._backend, None
         shared, self._shared_tools = self._shared_tools, None
-        try:
-            if shared is not None:
-                await shared.close()
-        finally:
-            try:
-                if backend is not None:
-                    await backend.close()
-            finally:
-                await super().close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(super().close)
+            for resource in (backend, shared):
+                if resource is not None:
+                    stack.push_async_callback(resource.close)

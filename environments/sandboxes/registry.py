@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
-from environments.errors import ConfigError, UnknownName
+from environments.errors import ConfigError, NotSupported, UnknownName
 from environments.sandboxes.base import Backend
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
+
+logger = logging.getLogger(__name__)
 
 _BACKENDS = {
     "local": "environments.sandboxes.local.backend:LocalBackend",
@@ -36,6 +39,33 @@ def create_backend(name: str, config: HermesAgentEnvConfig, run_id: str) -> Back
         raise UnknownName("sandbox backend", name, _BACKENDS, "env.terminal_backend")
     made: Backend = _load(path)(config, run_id)
     return made
+
+
+async def start_backend(config: HermesAgentEnvConfig, run_id: str, *, model_acts: bool) -> Backend:
+    """Make the configured backend and see that it can be used.
+
+    ``model_acts`` tells a model from the built-in scripts, which may run without isolation. Raises
+    ``NotSupported`` where a model may not, and whatever ``check`` of the backend finds.
+    """
+    backend = create_backend(config.terminal_backend, config, run_id)
+    try:
+        await backend.check()
+        if getattr(backend, "isolation", None) == "none":
+            _allow_no_isolation(config, model_acts)
+    except BaseException:
+        await backend.close()
+        raise
+    return backend
+
+
+def _allow_no_isolation(config: HermesAgentEnvConfig, model_acts: bool) -> None:
+    if model_acts and not config.allow_unisolated:
+        raise NotSupported(
+            "this machine offers no isolation for the local backend, so a model's commands would run "
+            "with your rights on your files; use --env.terminal_backend docker, or accept it with "
+            "--env.allow_unisolated true"
+        )
+    logger.warning("the local backend runs without isolation on this machine")
 
 
 def _load(path: str) -> Any:
