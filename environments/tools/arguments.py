@@ -166,6 +166,8 @@ def _array(items: list[Any], schema: JSON, where: str, problems: list[str]) -> l
 
 def _integer(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) >= 2**63:  # no program that a tool hands it to could take it
+            raise ToolInputError("an integer of at most 18 digits")
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)

@@ -84,7 +84,17 @@ def select_tools(
     if selection.missing:
         _say_once(f"tools left out: {_list_of_reasons(selection.missing)}")
     tools = [tool for tool in selection.tools if tool.name not in own]
+    if not tools and not own:
+        _say_once(f"the model gets no tools: {_why_none(enabled, disabled, selection.missing)}")
     return ToolSelection([*tools, *own.values()], selection.missing)
+
+
+def _why_none(enabled: list[str] | None, disabled: list[str] | None, missing: dict[str, str]) -> str:
+    if enabled is not None and not enabled:
+        return "enabled_toolsets is an empty list (leave it out to enable all)"
+    if missing:
+        return "none of those chosen can be used here"
+    return f"disabled_toolsets {disabled} takes all of them away"
 
 
 def _brought(tools: Iterable[Tool], disabled: list[str] | None) -> tuple[dict[str, Tool], list[str] | None]:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import logging
+import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +15,9 @@ from environments.tools import definitions, registry
 from environments.tools.definitions import get_tool_definitions, select_tools
 from environments.tools.registry import all_tools, get_tool
 from environments.tools.toolsets import (
+    distribution,
     distribution_names,
+    likeliest,
     resolve_toolsets,
     sample_toolsets_from_distribution,
     toolset_names,
@@ -109,15 +114,58 @@ def test_draws_depend_on_name_and_seed_only() -> None:
         assert {toolset for draw in draws for toolset in draw} <= set(toolset_names())
 
 
-def test_each_toolset_is_drawn_with_its_percentage() -> None:
-    draws = [sample_toolsets_from_distribution("reasoning", seed) for seed in range(2_000)]
-    share = {name: sum(name in draw for draw in draws) / len(draws) for name in ("web", "file", "terminal")}
-    assert share["web"] == pytest.approx(0.90 + 0.1 * 0.4 * 0.8, abs=0.03)
-    assert share["file"] == pytest.approx(0.60, abs=0.04)
-    assert share["terminal"] == pytest.approx(0.20, abs=0.04)
-    assert all(
-        "file" in draw for draw in map(sample_toolsets_from_distribution, ["terminal_only"] * 9, range(9))
-    )
+def likelihood(percentages: dict[str, float], name: str) -> float:
+    """How likely a toolset is drawn, where a draw of nothing becomes the likeliest one."""
+    none = math.prod(1 - share / 100 for share in percentages.values())
+    return percentages[name] / 100 + (none if likeliest(percentages) == name else 0)
+
+
+def is_likely(count: int, draws: int, probability: float) -> bool:
+    """Within four standard deviations. The seeds are fixed, so a test of it does not depend on luck."""
+    deviation = math.sqrt(draws * probability * (1 - probability))
+    return abs(count - draws * probability) <= 4 * deviation + 1e-9
+
+
+@pytest.mark.parametrize("name", distribution_names())
+def test_each_toolset_is_drawn_with_its_percentage(name: str) -> None:
+    draws = [sample_toolsets_from_distribution(name, seed) for seed in range(4_000)]
+    for toolset in distribution(name):
+        expected = likelihood(distribution(name), toolset)
+        count = sum(toolset in draw for draw in draws)
+        assert (
+            abs(count - len(draws) * expected) <= 4 * math.sqrt(len(draws) * expected * (1 - expected)) + 1e-9
+        )
+
+
+@pytest.mark.parametrize("name", distribution_names())
+def test_toolsets_are_drawn_independently(name: str) -> None:
+    percentages = distribution(name)
+    draws = [sample_toolsets_from_distribution(name, seed) for seed in range(4_000)]
+    for one, other in itertools.combinations(percentages, 2):
+        if likeliest(percentages) in (one, other):
+            continue
+        expected = percentages[one] * percentages[other] / 10_000
+        count = sum(one in draw and other in draw for draw in draws)
+        assert (
+            abs(count - len(draws) * expected) <= 4 * math.sqrt(len(draws) * expected * (1 - expected)) + 1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ({"enabled": []}, "enabled_toolsets is an empty list"),
+        ({"enabled": ["file"], "disabled": ["file"]}, r"disabled_toolsets \['file'\] takes all of them away"),
+    ],
+)
+def test_no_tools_at_all_is_said_once(
+    choice: dict[str, list[str]], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    definitions._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert select_tools(**choice).tools == select_tools(**choice).tools == []
+    (record,) = caplog.records
+    assert re.search(f"the model gets no tools: {says}", record.message)
 
 
 def test_an_unknown_distribution_names_the_near_ones() -> None:
