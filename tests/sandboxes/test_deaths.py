@@ -17,7 +17,7 @@ from .conftest import World
 @contextlib.asynccontextmanager
 async def busy(world: World) -> AsyncIterator[tuple[Backend, Sandbox, asyncio.Future[object]]]:
     """A sandbox in which a command runs."""
-    async with world.backend() as backend, asyncio.timeout(100):
+    async with world.backend(sandbox_memory_mb=256) as backend, asyncio.timeout(100):
         sandbox = await backend.create(world.spec(SandboxSpec()))
         running = asyncio.ensure_future(sandbox.exec("sleep 300"))
         await asyncio.sleep(1)

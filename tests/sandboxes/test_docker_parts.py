@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.config import HermesAgentEnvConfig
-from environments.errors import ConfigError, NotSupported, SandboxError
+from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import Resources, SandboxSpec
 from environments.sandboxes.docker import images, ownership
 from environments.sandboxes.docker.address import Address, find_address, parse_address
@@ -260,3 +261,49 @@ def test_a_name_says_that_a_container_is_kept_and_until_when() -> None:
     late = {**container, "Names": [f"/{ownership.kept_name('hermes-box', time.time() - 1)}"]}
     assert ownership.entry_of(late).abandoned
     assert not ownership.entry_of({**container, "Names": ["/hermes-box"]}).kept
+
+
+@pytest.mark.parametrize(
+    ("looks", "components", "broken"),
+    [
+        ([{"ExitCode": 137, "OOMKilled": True}] * 2, ["Engine"], True),
+        ([{"ExitCode": 137}, {"ExitCode": 137, "OOMKilled": True}], ["Engine"], True),  # told a little late
+        ([{"ExitCode": 137}] * 2, ["Engine"], False),  # by hand, or by an engine that stops
+        ([{"ExitCode": 137}] * 2, ["Podman Engine"], True),  # which may hide that memory ran out
+        ([{"ExitCode": 137}, None], ["Podman Engine"], False),  # it is being removed
+        ([{"ExitCode": 127}], ["Engine"], True),  # the shell was taken from under it
+        ([None], ["Engine"], False),
+    ],
+)
+def test_whose_doing_the_end_of_a_container_under_a_command_is(
+    tmp_path: Path, looks: list[dict[str, Any] | None], components: list[str], broken: bool
+) -> None:
+    left = list(looks)
+
+    async def container(request: web.Request) -> web.Response:
+        state = left.pop(0)
+        if state is None:
+            return web.json_response({"message": "no such container"}, status=404)
+        return web.json_response({"State": {"Running": False, **state}})
+
+    async def version(request: web.Request) -> web.Response:
+        return web.json_response({"Components": [{"Name": name} for name in components]})
+
+    async def main() -> Any:
+        app = web.Application()
+        app.router.add_get("/{path:.*}/version", version)
+        app.router.add_get("/version", version)
+        app.router.add_get("/{path:.*}/json", container)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(tmp_path / "engine.sock")).start()
+        engine = Engine(Address(path=str(tmp_path / "engine.sock")))
+        try:
+            return await Container(engine, "0" * 64, 60).why_dead(during_command=True, cause=None)
+        finally:
+            await engine.close()
+            await runner.cleanup()
+
+    error = asyncio.run(main())
+    assert isinstance(error, SandboxError)
+    assert isinstance(error, SandboxBroken) is broken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -20,6 +21,9 @@ _REMOVE_TIMEOUT = 120.0
 _TRIES = 4
 _FIRST_PAUSE = 0.5
 _CHUNK = 1 << 18
+_KILLED = 128 + signal.SIGKILL
+_SECOND_LOOK = 0.5
+"""Seconds after which an engine has written down all of a container's end, its removal included."""
 
 
 class Container:
@@ -71,6 +75,9 @@ class Container:
             return SandboxBroken(self._broken)
         try:
             state = (await self.inspect())["State"]
+            if during_command and not state.get("Running") and state.get("ExitCode") == _KILLED:
+                await asyncio.sleep(_SECOND_LOOK)
+                state = (await self.inspect())["State"]
         except EngineError as error:
             if error.status == 404:
                 return SandboxError(f"the container {self.id[:12]} vanished: something else removed it")
@@ -86,8 +93,22 @@ class Container:
             return SandboxError(
                 f"the container {self.id[:12]} stopped while nothing ran in it (exit code {code})"
             )
+        if code == _KILLED and await self._memory_is_told():
+            # No process of a container can kill its first one; its memory did not run out, either.
+            return SandboxError(
+                f"the container {self.id[:12]} was killed from outside: by hand, or by an engine that stopped"
+            )
         self._broken = f"a command ended the sandbox's own first process (exit code {code})"
         return SandboxBroken(self._broken)
+
+    async def _memory_is_told(self) -> bool:
+        """Whether the engine tells a death for want of memory from others. Podman does not, everywhere."""
+        try:
+            version = await self._engine.call("GET", "/version")
+        except EngineError:  # it goes away just now
+            return True
+        components = version.get("Components") or []
+        return not any("podman" in str(component.get("Name", "")).lower() for component in components)
 
     async def only_init_runs(self) -> bool:
         """Whether the engine, which the agent cannot deceive, sees no process but our first one's own.

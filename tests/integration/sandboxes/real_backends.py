@@ -9,6 +9,7 @@ The suite of ``tests/sandboxes`` runs on each of them, by ``suite``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import json
@@ -27,6 +28,7 @@ import pytest
 from sandboxes.counting import new_duration
 
 from environments.config import HermesAgentEnvConfig
+from environments.errors import SandboxError
 from environments.sandboxes.base import Backend, NetworkPolicy, SandboxSpec
 from environments.sandboxes.registry import create_backend
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
@@ -73,6 +75,13 @@ def singularity_settings() -> dict[str, Any]:
     return {"singularity_image": image}
 
 
+STARVE_INIT = (
+    "echo 1000 >/proc/1/oom_score_adj; for i in 1 2 3 4 5 6 7 8; do "
+    "(head -c 64000000 /dev/zero | tail -c 64000000 | sleep 5) & done; wait"
+)
+"""Uses up at most 512 MB, of which the kernel makes the container's first process pay."""
+
+
 class RealWorld:
     """Makes sandboxes of one backend, with the interface of the worlds of ``tests/sandboxes``."""
 
@@ -96,7 +105,8 @@ class RealWorld:
     async def destroy(self, backend: Any, sandbox: Any) -> None:
         """Let the sandbox die as it does by what a command of the agent did."""
         if self.name == "docker":
-            await backend._engine.call("POST", f"/containers/{sandbox._container.id}/kill")
+            with contextlib.suppress(SandboxError):
+                await sandbox.exec(STARVE_INIT, timeout=60)
         elif self.name == "singularity":
             os.kill(sandbox._machine._instance.pid, signal.SIGKILL)
         elif self.name == "ssh":

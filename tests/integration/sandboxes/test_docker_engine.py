@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from docker_engines import BUSYBOX, IMAGE, VARIABLES, EngineWorld, use_engine
-from real_backends import RUN_ID, SECONDS
+from real_backends import RUN_ID, SECONDS, STARVE_INIT
 
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
@@ -185,12 +185,9 @@ def test_whose_doing_the_end_of_a_container_is(world: EngineWorld) -> None:
             await sandbox.exec("true")
         assert not isinstance(caught.value, SandboxBroken)
 
-    async def stopped_in_a_command(sandbox: DockerSandbox, backend: DockerBackend) -> None:
-        running = asyncio.ensure_future(sandbox.exec("sleep 100"))
-        await asyncio.sleep(1)
-        await engine_call(backend, "POST", f"/containers/{sandbox._container.id}/kill")
+    async def starved(sandbox: DockerSandbox, _: DockerBackend) -> None:
         with pytest.raises(SandboxBroken):
-            await running
+            await sandbox.exec(STARVE_INIT, timeout=60)
         assert not await sandbox.alive()
 
     async def without_shell(sandbox: DockerSandbox, _: DockerBackend) -> None:
@@ -200,8 +197,30 @@ def test_whose_doing_the_end_of_a_container_is(world: EngineWorld) -> None:
         assert not await sandbox.alive()
         await sandbox.kill_all()
 
-    for body in (removed, stopped_idle, stopped_in_a_command, without_shell):
-        run(world, body)
+    for body in (removed, stopped_idle, starved, without_shell):
+        run(world, body, SandboxSpec(resources=Resources(memory_mb=256)))
+
+
+@pytest.mark.parametrize("how", ["remove", "kill", "stop"])
+def test_what_is_done_to_a_container_from_outside_is_no_fault_of_the_agent(
+    world: EngineWorld, how: str
+) -> None:
+    async def body(sandbox: DockerSandbox, backend: DockerBackend) -> None:
+        where = f"/containers/{sandbox._container.id}"
+        if how != "remove" and not await sandbox._container._memory_is_told():
+            pytest.skip("this engine does not tell a death for want of memory from others")
+        running = asyncio.ensure_future(sandbox.exec("sleep 100"))
+        await asyncio.sleep(1)
+        if how == "remove":
+            await engine_call(backend, "DELETE", where, force="1")
+        else:
+            await engine_call(backend, "POST", f"{where}/{how}", **({"t": "1"} if how == "stop" else {}))
+        for use in (running, sandbox.exec("true")):
+            with pytest.raises(SandboxError, match="vanished|from outside|nothing ran") as caught:
+                await use
+            assert not isinstance(caught.value, SandboxBroken)
+
+    run(world, body)
 
 
 def test_an_engine_that_is_gone_is_no_fault_of_the_agent(
