@@ -2,7 +2,7 @@
 
 ``${TMPDIR:-/tmp}/hermes-environments-<uid>/<run>/`` holds one directory per sandbox and a file that
 the run keeps locked. The kernel drops the lock with the process, however it ends; the next run to
-start removes what is no longer locked.
+start removes what is no longer locked. The last run to end removes what all of them share.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ import errno
 import fcntl
 import os
 import re
-import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
-from environments.errors import SandboxError
 from environments.sandboxes.local.inside.cgroups import remove_group
 from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.shared_directory import SharedDirectory
 
 _LOCK = "lock"
 _DEAD = ".dead-"
 _PATIENCE = 20.0
+_USER_IDS = "user-ids"
 
 
 class RunDirectory:
@@ -32,10 +31,10 @@ class RunDirectory:
 
     def __init__(self, run_id: str) -> None:
         """Reap dead runs, then make the directory. ``SandboxError`` where the place is not safe."""
-        base = _base()
         prefix = re.sub(r"[^A-Za-z0-9_.-]", "-", run_id).lstrip(".")[:80] or "run"
-        self.user_ids = base / "user-ids"
-        with locked(base / ".lock"):
+        self._base = _base()
+        self.user_ids = self._base.path / _USER_IDS
+        with self._base.held() as base:
             dead = _set_aside_dead_runs(base)
             self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=base))
             self.path.chmod(0o711)
@@ -61,55 +60,37 @@ class RunDirectory:
             _remove_run(self.path)
             os.close(self._lock)
             self._lock = -1
+            self._base.tidy()
 
 
 def reap() -> None:
     """Remove what dead runs left, if any run ever was."""
-    base = _base()
-    with locked(base / ".lock"):
+    shared = _base()
+    if not shared.exists():
+        return
+    with shared.held() as base:
         dead = _set_aside_dead_runs(base)
     for path in dead:
         _remove_run(path)
+    if dead:
+        shared.tidy()
 
 
 def sandbox_directories() -> list[tuple[Path, bool]]:
     """The directory of every sandbox of any run, and whether its run lives."""
     found: list[tuple[Path, bool]] = []
-    for run in sorted(_base().iterdir()):
-        if run.is_dir() and not run.is_symlink():
-            alive = not run.name.startswith(_DEAD) and is_locked(run / _LOCK)
+    for run in _base().runs():
+        alive = not run.name.startswith(_DEAD) and is_locked(run / _LOCK)
+        with suppress(FileNotFoundError):  # its run ends just now
             paths = [path for path in sorted(run.iterdir()) if not path.name.startswith(".")]
             found += [(path, alive) for path in paths if path.is_dir()]
     return found
 
 
-def _base() -> Path:
+def _base() -> SharedDirectory:
     """The directory of all our runs; only we may write to it, others may at most pass through."""
     mode = 0o711 if os.geteuid() == 0 else 0o700
-    path = Path(tempfile.gettempdir()) / f"hermes-environments-{os.geteuid()}"
-    try:
-        path.mkdir(mode)
-        path.chmod(mode)
-    except FileExistsError:
-        status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise SandboxError(
-                f"{path} is not a directory that only this user can write to; remove it"
-            ) from None
-    except OSError as error:
-        raise SandboxError(f"no directory for sandboxes can be made: {error}") from error
-    return path
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock among all our runs, for the moment in which runs begin or are found dead."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return SharedDirectory("hermes-environments", mode, shared_files=(_USER_IDS,))
 
 
 def _set_aside_dead_runs(base: Path) -> list[Path]:
@@ -122,8 +103,9 @@ def _set_aside_dead_runs(base: Path) -> list[Path]:
             dead.append(path)
         elif not is_locked(path / _LOCK):
             aside = base / f"{_DEAD}{path.name}"
-            path.rename(aside)
-            dead.append(aside)
+            with suppress(FileNotFoundError):  # it was not dead but about to end, and has
+                path.rename(aside)
+                dead.append(aside)
     return dead
 
 

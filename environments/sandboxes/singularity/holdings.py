@@ -20,7 +20,7 @@ from environments.sandboxes.local.inside.directories import remove_tree
 from environments.sandboxes.singularity import process_table
 from environments.sandboxes.singularity.engine import Engine, Instance
 from environments.sandboxes.singularity.options import Features
-from environments.sandboxes.singularity.run_directory import all_runs, dead_runs
+from environments.sandboxes.singularity.run_directory import all_runs, dead_runs, tidy
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +107,7 @@ async def reap(engine: Engine) -> None:
         running = await engine.instances()
         for run in dead:
             await asyncio.to_thread(_reap_run, run, running)
+        await asyncio.to_thread(tidy)
 
 
 async def end(engine: Engine, name: str, directory: Path) -> bool:

@@ -2,7 +2,8 @@
 
 ``${TMPDIR:-/tmp}/hermes-singularity-<uid>/<run>/`` holds one directory per instance, named as the
 instance is, and a file that the run keeps locked. The kernel drops the lock with the process; the
-next run to start kills the instances of runs without one, and removes their files.
+next run to start kills the instances of runs without one, and removes their files. The last run to
+end removes what all of them share.
 """
 
 from __future__ import annotations
@@ -11,17 +12,14 @@ import fcntl
 import os
 import re
 import secrets
-import stat
-import tempfile
 from pathlib import Path
 
 from environments.errors import SandboxError
 from environments.sandboxes.local.inside.directories import remove_tree
-from environments.sandboxes.local.run_directory import is_locked, locked
+from environments.sandboxes.local.run_directory import is_locked
+from environments.sandboxes.shared_directory import SharedDirectory
 
 _LOCK = "lock"
-_BASE_LOCK = ".lock"
-"""Held while a run begins or dead ones are looked for: a run without its own lock is a dead one."""
 
 
 class RunDirectory:
@@ -29,12 +27,12 @@ class RunDirectory:
 
     def __init__(self, run_id: str) -> None:
         """Make it. ``SandboxError`` where the place is not safe."""
-        base = _base()
+        self._base = _base()
         prefix = re.sub(r"[^A-Za-z0-9_-]", "-", run_id).strip("-")[:40] or "run"
         self.name = f"hermes-{prefix}-{secrets.token_hex(4)}"
-        self.path = base / self.name
+        self.path = self._base.path / self.name
         try:
-            with locked(base / _BASE_LOCK):
+            with self._base.held():  # a run without its own lock is a dead one
                 self.path.mkdir(0o700)
                 self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -53,27 +51,27 @@ class RunDirectory:
             remove_tree(str(self.path))
             os.close(self._lock)
             self._lock = -1
+            self._base.tidy()
 
 
 def all_runs() -> list[Path]:
     """Directories of runs, living and dead."""
-    return sorted(path for path in _base().iterdir() if path.is_dir())
+    return _base().runs()
 
 
 def dead_runs() -> list[Path]:
     """Directories of runs that are no more."""
     base = _base()
-    with locked(base / _BASE_LOCK):
-        return [path for path in base.iterdir() if path.is_dir() and not is_locked(path / _LOCK)]
+    if not base.exists():
+        return []
+    with base.held():
+        return [path for path in base.runs() if not is_locked(path / _LOCK)]
 
 
-def _base() -> Path:
-    path = Path(tempfile.gettempdir()) / f"hermes-singularity-{os.geteuid()}"
-    try:
-        path.mkdir(0o700, exist_ok=True)
-    except OSError as error:
-        raise SandboxError(f"no directory for sandboxes can be made: {error}") from error
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise SandboxError(f"{path} is not a directory that only this user can use; remove it")
-    return path
+def tidy() -> None:
+    """Remove what all runs share where there is none any more. Blocking."""
+    _base().tidy()
+
+
+def _base() -> SharedDirectory:
+    return SharedDirectory("hermes-singularity", 0o700)

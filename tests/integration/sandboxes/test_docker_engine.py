@@ -216,7 +216,7 @@ def test_what_is_done_to_a_container_from_outside_is_no_fault_of_the_agent(
         else:
             await engine_call(backend, "POST", f"{where}/{how}", **({"t": "1"} if how == "stop" else {}))
         for use in (running, sandbox.exec("true")):
-            with pytest.raises(SandboxError, match="vanished|from outside|nothing ran") as caught:
+            with pytest.raises(SandboxError, match=r"vanished|from outside|nothing ran") as caught:
                 await use
             assert not isinstance(caught.value, SandboxBroken)
 
