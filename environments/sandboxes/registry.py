@@ -47,6 +47,10 @@ async def start_backend(config: HermesAgentEnvConfig, run_id: str, *, model_acts
     ``model_acts`` tells a model from the built-in scripts, which may run without isolation. Raises
     ``NotSupported`` where a model may not, and whatever ``check`` of the backend finds.
     """
+    from environments.sandboxes.unused import unused_settings
+
+    for warning in unused_settings(config):
+        logger.warning("%s", warning)
     backend = create_backend(config.terminal_backend, config, run_id)
     try:
         await backend.check()

@@ -10,6 +10,7 @@ from typing import Any
 
 from environments.errors import ConfigError, MissingExtra, SandboxError
 from environments.sandboxes.remote_shell.machine import Receiver
+from environments.sandboxes.ssh.explaining import explain_key, explain_refusal
 from environments.sandboxes.ssh.options import Address, SSHOptions
 from environments.sandboxes.ssh.session import SSHChannel
 
@@ -38,6 +39,8 @@ class Connections:
 
     def __init__(self, options: SSHOptions) -> None:
         self.options = options
+        self._next = options.target
+        """The machine that is being connected to, the target or a jump host on the way."""
         self._connections: list[Connection] = []
         self._jumps: list[Any] = []
         self._connecting = asyncio.Lock()
@@ -152,13 +155,15 @@ class Connections:
             try:
                 return await self._connect_once()
             except (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable) as error:
-                raise ConfigError(_explain(self.options, error)) from error
-            except (asyncssh.ConfigParseError, asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
-                raise ConfigError(f"cannot connect to {self.options.target}: {error}") from error
+                raise ConfigError(explain_refusal(self.options, self._next, error)) from error
+            except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
+                raise ConfigError(explain_key(self.options, error)) from error
+            except asyncssh.ConfigParseError as error:
+                raise ConfigError(f"cannot connect to {self._name()}: {error}") from error
             except (asyncssh.Error, OSError, TimeoutError) as error:
                 # A busy server drops connections before they are authenticated (MaxStartups).
                 if left == 0 or isinstance(error, ConnectionRefusedError | gaierror):
-                    raise SandboxError(f"cannot connect to {self.options.target}: {_text(error)}") from error
+                    raise SandboxError(f"cannot connect to {self._name()}: {_text(error)}") from error
             await asyncio.sleep(delay * (0.5 + random.random()))
             delay *= 2
         raise AssertionError("unreachable")
@@ -167,6 +172,7 @@ class Connections:
         import asyncssh
 
         tunnel = await self._tunnel()
+        self._next = self.options.target
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             return await asyncssh.connect(
                 **_address(self.options.target), tunnel=tunnel, **self.options.for_asyncssh()
@@ -182,12 +188,16 @@ class Connections:
             self._jumps.clear()
         for address in self.options.jumps[len(self._jumps) :]:
             before = self._jumps[-1] if self._jumps else None
+            self._next = address
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 self._jumps.append(
                     await asyncssh.connect(**_address(address), tunnel=before, **self.options.for_asyncssh())
                 )
         # Where no jump host is given, asyncssh follows ProxyJump of ~/.ssh/config.
         return self._jumps[-1] if self._jumps else ()
+
+    def _name(self) -> str:
+        return str(self._next) if self._next == self.options.target else f"the jump host {self._next}"
 
 
 class _Refused(Exception):
@@ -207,17 +217,6 @@ def _address(address: Address) -> dict[str, Any]:
     if address.port is not None:
         found["port"] = address.port
     return found
-
-
-def _explain(options: SSHOptions, error: Exception) -> str:
-    import asyncssh
-
-    if isinstance(error, asyncssh.HostKeyNotVerifiable):
-        return (
-            f"the host key of {options.target} is not known: {error}; connect once with ssh and check it, "
-            "or name a file with --env.ssh_known_hosts"
-        )
-    return f"{options.target} refuses every key: {error}; name one with --env.ssh_key or add it to the agent"
 
 
 def _text(error: BaseException) -> str:

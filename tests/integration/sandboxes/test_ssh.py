@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +107,14 @@ def test_wrong_keys_and_hosts_are_said_before_the_run(world: RealWorld, tmp_path
     key = tmp_path / "key"
     import asyncssh
 
-    asyncssh.generate_private_key("ssh-ed25519").write_private_key(key)
+    pair = asyncssh.generate_private_key("ssh-ed25519")
+    pair.write_private_key(key)
+    locked = tmp_path / "locked"
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)]
+    subprocess.run(command, check=True)
+    machine = parse_address(world.settings["ssh_host"], "ssh_host")
+    changed = tmp_path / "changed"
+    changed.write_text(f"[{machine.host}]:{machine.port or 22} {pair.export_public_key().decode()}")
 
     async def message(**settings: Any) -> str:
         async with world.backend(**settings) as backend:
@@ -115,9 +123,13 @@ def test_wrong_keys_and_hosts_are_said_before_the_run(world: RealWorld, tmp_path
         return str(caught.value)
 
     async def main() -> None:
-        assert "host key" in await message(ssh_known_hosts=str(unknown))
+        assert "is not known" in await message(ssh_known_hosts=str(unknown))
+        assert "another one than" in await message(ssh_known_hosts=str(changed))
         assert "refuses every key" in await message(ssh_key=str(key))
+        assert f"{locked} needs a passphrase" in await message(ssh_key=str(locked))
+        assert f"{unknown} cannot be used" in await message(ssh_key=str(unknown))
         assert "cannot connect" in await message(ssh_host="127.0.0.1:9")
+        assert "the jump host you@127.0.0.1:9" in await message(ssh_jump_host="you@127.0.0.1:9")
 
     asyncio.run(main())
 
