@@ -177,8 +177,14 @@ class _TaskFactory:
         self.users = 0
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        if _in_user_code.get() and asyncio.iscoroutine(coroutine):
-            coroutine = _drive(coroutine)
+        if not (_in_user_code.get() and asyncio.iscoroutine(coroutine)):
+            return self._task(loop, coroutine, **options)
+        task = self._task(loop, _drive(coroutine), **options)
+        # A task that is cancelled before its first step leaves it unused, which Python warns of.
+        task.add_done_callback(lambda _: coroutine.close())
+        return task
+
+    def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         if self.previous is not None:
             return self.previous(loop, coroutine, **options)
         return asyncio.Task(coroutine, loop=loop, **options)

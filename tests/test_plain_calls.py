@@ -177,6 +177,25 @@ def test_cancelled_drives_leave_no_greenlet_behind() -> None:
     assert asyncio.run(main()) == 0
 
 
+def test_a_subtask_that_is_cancelled_before_it_begins_is_no_coroutine_left_unawaited(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    async def nothing() -> None:
+        """Never begun."""
+
+    async def reward(ctx: Context) -> str:
+        task = asyncio.ensure_future(nothing())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        del task
+        gc.collect()
+        return "done"
+
+    assert in_user_code(reward) == "done"
+    gc.collect()
+    assert not recwarn.list
+
+
 def test_context_variables_of_the_caller_are_visible() -> None:
     from contextvars import ContextVar
 
