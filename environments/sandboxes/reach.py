@@ -71,4 +71,8 @@ async def _ask(name: str, config: HermesAgentEnvConfig) -> Reached:
         result.problem = SandboxError(f"no answer within {_PATIENCE:.0f} s")
     except HermesError as error:
         result.problem = error
+    except BaseException:  # stopped by hand, say: nobody else knows of the backend yet
+        if result.backend is not None:
+            await result.backend.close()
+        raise
     return result

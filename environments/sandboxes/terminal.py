@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import shlex
 import signal
 import sys
@@ -80,11 +81,13 @@ async def _feed(process: Process) -> None:
     try:
         while True:
             await ready.wait()
+            if watched:
+                ready.clear()
+                if not select.select([0], [], [], 0)[0]:  # what had come is read already: this would block
+                    continue
             data = os.read(0, _PART)
             if not data:
                 break
-            if watched:
-                ready.clear()
             await process.write(data)
     except OSError:  # the process has ended, or the terminal is gone
         return

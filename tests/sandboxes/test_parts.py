@@ -206,3 +206,29 @@ def test_processes_that_some_looks_miss_are_killed_and_awaited() -> None:
         for child in children:
             child.kill()
             child.wait()
+
+
+def test_a_backend_is_closed_where_asking_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from environments.config import HermesAgentEnvConfig
+    from environments.sandboxes import reach
+
+    class Slow:
+        closed = False
+
+        async def survey(self) -> None:
+            await asyncio.sleep(1000)
+
+        async def close(self) -> None:
+            self.closed = True
+
+    slow = Slow()
+    monkeypatch.setattr(reach, "create_backend", lambda *_: slow)
+
+    async def main() -> None:
+        asking = asyncio.ensure_future(reach.reach(["local"], HermesAgentEnvConfig()))
+        await asyncio.sleep(0.05)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(main())
+    assert slow.closed
