@@ -11,6 +11,7 @@ import logging
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from environments.errors import EngineUnusable
@@ -56,7 +57,7 @@ class Context:
     @property
     def alive(self) -> bool:
         """Whether the browser that it belongs to still runs."""
-        return self.browser.is_connected()
+        return bool(self.browser.is_connected())
 
 
 class BrowserService:
@@ -201,6 +202,7 @@ async def browser_of(state: ToolState) -> BrowserService:
     """The browser of the run that this rollout belongs to."""
 
     async def make() -> BrowserService:
+        await asyncio.to_thread(import_module, "playwright.async_api")  # takes long; others go on meanwhile
         return BrowserService(state.settings.browser, Guard(state.settings.web.allowed_hosts))
 
     return await state.shared.get("browser", make)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from importlib import import_module
 from pathlib import Path
 
 from environments.tools.base import ToolState
@@ -44,6 +46,7 @@ async def web_of(state: ToolState) -> Web:
     """The web of the run that this rollout belongs to."""
 
     async def make() -> Web:
+        await asyncio.to_thread(import_module, "aiohttp")  # takes long; others go on meanwhile
         return Web(state.settings.web, state.shared.directory)
 
     return await state.shared.get("web", make)
