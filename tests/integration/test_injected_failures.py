@@ -26,6 +26,7 @@ from small_registry import EngineCalls, small_registry
 from tasks.making import make_task
 from verification.machines import in_sandbox
 
+from environments.command_line import main
 from environments.records import Attempt, Outcome
 from environments.results.reading import final_attempts, read_attempts
 
@@ -281,3 +282,38 @@ def _kill_container(engine: EngineCalls, printed: str) -> None:
     found = re.search(r"([0-9a-f]{12})\\n4000\.", printed)
     assert found is not None, printed
     engine.call("POST", f"/containers/{found[1]}/kill")
+
+
+def test_kept_containers_are_judged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``hermes-env rescore`` with mended tests, over the containers that the agents left."""
+    host = os.environ.get("HERMES_TEST_DOCKER_HOST", "")
+    if not host.startswith("unix://"):
+        pytest.skip("HERMES_TEST_DOCKER_HOST names no Docker engine on this machine to test on")
+    monkeypatch.setenv("DOCKER_HOST", host)
+    tasks = tmp_path / "tasks"
+    make_tasks(tasks, {f"task-{n}": IMAGE for n in range(3)})
+    with disturbed_model() as model:
+        model.failing = False
+        words = ["--env.terminal_backend", "docker", "--env.keep_sandboxes", "all"]
+        command = Command(model, tasks, tmp_path / "out", *words, "--env.kept_sandbox_lifetime", "900")
+        code, text = command.run()
+        assert code == 0, text
+        calls = model.calls["answered"]
+        before = command.results()
+        for name in ("task-0", "task-1"):  # whatever was written is right now, and the other way round
+            script = TEST.format(name=name).replace(" = ", " != ")
+            (tasks / name / "tests" / "test.sh").write_text(script)
+        try:
+            assert main(["rescore", str(command.output)]) == 0
+            after = command.results()
+            changed = {key for key in before if before[key] != after[key]}
+            assert changed == {("task-0", 0), ("task-1", 0)} and "3 of 3 attempts" in capsys.readouterr().out
+            assert all(after[key][1] == 1.0 - float(before[key][1] or 0.0) for key in changed)
+            assert model.calls["answered"] == calls, "no model was called"
+            code, text = command.run()
+            assert code == 0 and command.results() == after, text
+            assert model.calls["answered"] == calls, "and the changed tasks are not rolled out again"
+        finally:
+            main(["sandboxes", "reap", "--run", command.attempts()[0].run_id, "--backend", "docker"])
