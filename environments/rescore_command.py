@@ -65,6 +65,9 @@ def main(argv: Sequence[str], find: Callable[[str], str | None]) -> int:
 
     manifest = read_manifest(directory)
     environment_class = _environment(options, manifest, directory, find)
+    name = environment_class.name or environment_class.__name__
+    if name != manifest.environment:
+        raise ConfigError(f"{directory} is a run of {manifest.environment!r}, not of {name!r}")
     rescoring, marker = _begin(directory, options)
     total = _run(environment_class, manifest, options, rescoring, directory, output)
     if total is None:

@@ -294,6 +294,7 @@ def test_a_changed_prompt_is_said(place: Place, capsys: pytest.CaptureFixture[st
         (["RUN", "--items"], "needs a value"),
         (["RUN", "--env.max_eval_worker", "1"], "did you mean --env.max_eval_workers"),
         (["RUN", "--environment", "numbrs.py"], "there is no file"),
+        (["RUN", "--environment", "terminal_test"], "a run of 'numbers', not of 'terminal-test'"),
     ],
 )
 def test_mistakes_are_told(
