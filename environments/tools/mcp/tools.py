@@ -80,8 +80,8 @@ def _make(settings: ServerSettings, listed: Any, taken: set[str]) -> Tool:
 
 
 def _name(server: str, tool: str, taken: set[str]) -> str:
-    """A name that every model server takes, and that no other tool has."""
-    whole = re.sub(r"[^A-Za-z0-9_-]", "_", f"mcp_{server}_{tool}")
+    """A name that every model server takes and Python too, and that no other tool has."""
+    whole = re.sub(r"[^A-Za-z0-9_]", "_", f"mcp_{server}_{tool}")
     if len(whole) <= _LONGEST_NAME and whole not in taken:
         return whole
     # By the names themselves and not by a number, so that it does not depend on the order of servers.

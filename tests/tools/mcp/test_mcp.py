@@ -204,7 +204,7 @@ def test_all_processes_of_a_server_end_when_the_run_is_killed(tmp_path: Path) ->
 def test_names_of_two_servers_never_clash(tmp_path: Path) -> None:
     async def scenario() -> None:
         same = program("good")
-        async with Rollouts(tmp_path, {"a": same, "a-b": same, "x" * 40: same}) as rollouts:
+        async with Rollouts(tmp_path, {"a-b": same, "a_b": same, "x" * 40: same}) as rollouts:
             names = [tool.name for tool in rollouts.tools]
         assert len(names) == len(set(names))
         assert max(map(len, names)) <= 64
