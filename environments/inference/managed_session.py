@@ -8,10 +8,9 @@ reason is recorded, and the sequences before it stay as they are.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from environments.errors import ContextOverflow, ModelError, ServerUnavailable
 from environments.inference.managed_request import ManagedRequest, read_request
 from environments.inference.managed_tree import Position, Turn, TurnTree
 from environments.inference.session import Session
+from environments.inference.together import side_by_side
 from environments.inference.token_sampling import TokenReply, TokenSampler
 from environments.inference.types import ChatCompletion, ChatMessage, Choice
 from environments.records import Message
@@ -142,7 +142,7 @@ class ManagedSession(Session):
             )
             for _ in range(request.n)
         ]
-        replies = await _side_by_side(calls)
+        replies = await side_by_side(calls)
         for reply in replies:
             _check(reply, prompt)
         return replies
@@ -219,18 +219,6 @@ def _own_message(message: ChatMessage, parsed: ParseResult) -> Message:
     if parsed.reasoning_closed is not None:
         own["reasoning_content"] = parsed.reasoning or ""
     return own
-
-
-async def _side_by_side(calls: Sequence[Coroutine[Any, Any, TokenReply]]) -> list[TokenReply]:
-    """All replies; the first failure ends the other calls and is raised."""
-    if len(calls) == 1:
-        return [await calls[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _check(reply: TokenReply, prompt: Sequence[int]) -> None:

@@ -26,6 +26,7 @@ from environments.inference.pool import Pool, Split
 from environments.inference.pooled_sampler import TokenRequest
 from environments.inference.retrying import Backoff, Caller
 from environments.inference.session import Session
+from environments.inference.together import side_by_side
 from environments.inference.token_endpoint import server_tokens
 from environments.inference.token_sampling import TokenReply
 from environments.inference.token_servers import TokenServers, TokenSession, gives_tokens
@@ -174,7 +175,7 @@ class ServerManager:
         if missing > 0:
             if together > 1:
                 self._remember_ignored_n(reply.server)
-            replies = await _side_by_side([ask(1) for _ in range(missing)])
+            replies = await side_by_side([ask(1) for _ in range(missing)])
             reply = _merge(reply, replies)
         del reply.choices[n:]
         return reply
@@ -336,16 +337,6 @@ def _policy(configs: Sequence[APIServerConfig]) -> str | None:
     if policies and len(types) > 1:
         raise ConfigError(f"server_type {', '.join(sorted(policies))} cannot stand beside other servers")
     return next(iter(policies), None)
-
-
-async def _side_by_side(calls: list[Any]) -> list[ChatCompletion]:
-    """Results of several calls; the first failure cancels the others and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _merge(first: ChatCompletion, others: Sequence[ChatCompletion]) -> ChatCompletion:

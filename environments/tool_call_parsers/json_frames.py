@@ -26,9 +26,9 @@ class JSONFrameParser(ToolCallParser):
     def read(self, scan: Scan, start: int) -> int:
         """One frame with all its calls."""
         body = skip_blanks(scan.text, start + len(self.frame.opened_at(scan.text, start)))
-        if not self._may_be_calls(scan.text, body):
-            return body
-        return self.read_json(scan, self.frame, start, body)
+        if self._may_be_calls(scan.text, body):
+            return self.read_json(scan, self.frame, start, body)
+        return self._read_other_form(scan, start, body)
 
     def read_json(self, scan: Scan, frame: Frame, start: int, body: int) -> int:
         """The calls whose JSON begins at ``body``; their ``frame`` begins at ``start``."""
@@ -59,6 +59,15 @@ class JSONFrameParser(ToolCallParser):
             return True
         first = text[body]
         return first in "[{" and (self.in_list is None or self.in_list == (first == "["))
+
+    def _read_other_form(self, scan: Scan, start: int, body: int) -> int:
+        """Calls in a list where the family has none, or without one; else the marker is a word."""
+        pieces, position = self.read_pieces(scan, body) if scan.text[body] in "[{" else ([], body)
+        if not any(isinstance(piece.found, JSONCall) for piece in pieces):
+            return body
+        problem = f"the calls must {'' if self.in_list else 'not '}stand in a list"
+        scan.reject(start, position, CallStatus.MALFORMED, problem)
+        return position
 
     def _read_pieces(self, scan: Scan, body: int, listed: bool) -> tuple[list[Piece], int]:
         text, pieces = scan.text, list[Piece]()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.tool_call_parsers import CallStatus, get_parser
+from tool_call_parsers.checks import check_attempts, check_two_good_beside, exact, found
 from tool_call_parsers.formats import TOOLS, Call, Format
 from tool_call_parsers.further_formats import FURTHER_FORMATS
-from tool_call_parsers.test_rules import calls, exact, found, parse, prose
+from tool_call_parsers.test_rules import calls, parse, prose
 
 formats = pytest.mark.parametrize("form", FURTHER_FORMATS, ids=lambda form: form.name)
 few = settings(max_examples=25)
@@ -62,9 +61,7 @@ def test_good_calls_beside_a_broken_one_count(form: Format, place: int) -> None:
         parts = [form.write([("f", {"text": "x"})]), form.write([("write_file", {"count": 2})])]
         parts.insert(place, broken)
         result = parse(form, "\n".join(parts))
-        assert found(result) == [("f", {"text": "x"}), ("write_file", {"count": 2})], broken
-        assert len(result.problems) == 1
-        assert broken.strip() in (result.content or "")
+        check_two_good_beside(result, broken)
 
 
 @formats
@@ -93,15 +90,7 @@ def test_nothing_makes_a_parser_fail_or_lose_text(form: Format, data: st.DataObj
     pieces = data.draw(st.lists(st.sampled_from([*form.marks, *form.think, " ", "\n", "words"]), max_size=25))
     text = "".join(pieces)
     result = parse(form, text)
-    position = 0
-    for attempt in result.attempts:
-        assert position <= attempt.span[0] < attempt.span[1] <= len(text)
-        assert attempt.raw == text[slice(*attempt.span)]
-        position = attempt.span[1]
-        if not attempt.runnable and result.reasoning_closed is not False:
-            assert attempt.raw.strip() in (result.content or "")
-    for call in result.tool_calls or []:
-        assert isinstance(json.loads(call.function.arguments), dict)
+    check_attempts(result, text)
     whole = exact(found(result))
     end = data.draw(st.integers(0, len(text)))
     cut = get_parser(form.name).parse(text[:end], tools=TOOLS, generation_prompt="assistant:", finished=False)

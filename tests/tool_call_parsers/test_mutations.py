@@ -11,10 +11,10 @@ import random
 
 import pytest
 
-from environments.tool_call_parsers import CallStatus, ParseResult, get_parser
+from environments.tool_call_parsers import CallStatus, get_parser
+from tool_call_parsers.checks import check_attempts, exact, found
 from tool_call_parsers.formats import FORMATS, TOOLS, Call, Format
 from tool_call_parsers.further_formats import FURTHER_FORMATS
-from tool_call_parsers.test_rules import exact, found
 
 formats = pytest.mark.parametrize(
     "form", [*FORMATS, *FURTHER_FORMATS], ids=lambda form: f"{form.name}-{form.write.__name__}"
@@ -58,17 +58,6 @@ def garbled(form: Format, text: str, chance: random.Random) -> str:
     return text
 
 
-def check_spans(result: ParseResult, text: str) -> None:
-    position = 0
-    for attempt in result.attempts:
-        assert position <= attempt.span[0] < attempt.span[1] <= len(text)
-        assert attempt.raw == text[slice(*attempt.span)]
-        position = attempt.span[1]
-        if not attempt.runnable and result.reasoning_closed is not False:
-            assert attempt.raw.strip() in (result.content or "")
-    assert len(result.tool_calls or []) == sum(attempt.runnable for attempt in result.attempts)
-
-
 @formats
 def test_garbled_replies(form: Format) -> None:
     chance, parser = random.Random(form.name), get_parser(form.name)
@@ -77,7 +66,7 @@ def test_garbled_replies(form: Format) -> None:
         text = garbled(form, chance.choice(["", "Hi ", "So:\n"]) + form.write(calls), chance)
         tools = chance.choice([None, TOOLS])
         result = parser.parse(text, tools=tools, generation_prompt="assistant:")
-        check_spans(result, text)
+        check_attempts(result, text)
         whole = exact(found(result))
         cuts = range(len(text)) if number == 0 else [chance.randrange(len(text) + 1) for _ in range(5)]
         for cut in cuts:
@@ -89,7 +78,7 @@ def test_garbled_replies(form: Format) -> None:
 def test_a_list_that_another_opening_breaks_off() -> None:
     text = '[TOOL_CALLS] [{"name": "f", "arguments": {}}, {a}]],[TOOL_CALLS] [{"name": "g", "arguments": {}}]'
     result = get_parser("mistral").parse(text)
-    check_spans(result, text)
+    check_attempts(result, text)
     assert [name for name, _ in found(result)] == ["f", "g"]
 
 
@@ -132,3 +121,15 @@ def test_the_name_may_stand_anywhere_in_a_call() -> None:
     ):
         result = get_parser("hermes").parse(f"<tool_call>{text}</tool_call>")
         assert [(n, json.dumps(a)) for n, a in found(result)] == [("f", '{"a": 1}')], text
+
+
+def test_calls_in_the_form_that_a_family_does_not_have_are_reported() -> None:
+    for name, text in (
+        ("granite", '<|tool_call|> {"name": "f", "arguments": {}}'),
+        ("phi4_mini", 'functools{"name": "f", "arguments": {}}'),
+        ("granite_20b_fc", '<function_call> [{"name": "f", "arguments": {}}]'),
+    ):
+        result = get_parser(name).parse(f"So: {text} tail")
+        check_attempts(result, f"So: {text} tail")
+        assert (result.tool_calls, len(result.problems)) == (None, 1), name
+    assert get_parser("phi4_mini").parse("from functools {a} and functools").attempts == []

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.tool_call_parsers import CallStatus, ParseResult, get_parser
+from tool_call_parsers.checks import check_attempts, check_two_good_beside, exact, found
 from tool_call_parsers.formats import FORMATS, TOOLS, Call, Format
 
 formats = pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.name}-{form.write.__name__}")
@@ -41,10 +42,6 @@ prose = st.sampled_from(["", "I look.", "Zuerst das.\n\n", "a < b & c > d ", "us
 
 def parse(form: Format, text: str, **options: Any) -> ParseResult:
     return get_parser(form.name).parse(text, tools=TOOLS, generation_prompt="assistant:", **options)
-
-
-def found(result: ParseResult) -> list[Call]:
-    return [(call.function.name, json.loads(call.function.arguments)) for call in result.tool_calls or []]
 
 
 def writable(form: Format, expected: list[Call]) -> bool:
@@ -107,9 +104,7 @@ def test_good_calls_beside_a_broken_one_count(form: Format, place: int) -> None:
         if form.write.__name__ == "_llama":
             parts = [p if p.startswith("<") else f"<|python_tag|>{p}" for p in parts]
         result = parse(form, "\n".join(parts))
-        assert found(result) == [("f", {"text": "x"}), ("write_file", {"count": 2})], broken
-        assert len(result.problems) == 1
-        assert broken.strip() in (result.content or "")
+        check_two_good_beside(result, broken)
 
 
 @formats
@@ -191,23 +186,10 @@ def test_nothing_makes_a_parser_fail_or_lose_text(form: Format, data: st.DataObj
     prompt = data.draw(st.sampled_from(["", "assistant:", f"assistant: {form.think[0]}\n"]))
     parser = get_parser(form.name)
     result = parser.parse(text, tools=tools, generation_prompt=prompt)
-    position = 0
-    for attempt in result.attempts:
-        assert position <= attempt.span[0] < attempt.span[1] <= len(text)
-        assert attempt.raw == text[slice(*attempt.span)]
-        position = attempt.span[1]
-        if not attempt.runnable and result.reasoning_closed is not False:
-            assert attempt.raw.strip() in (result.content or "")
-    assert len(result.tool_calls or []) == sum(attempt.runnable for attempt in result.attempts)
-    for call in result.tool_calls or []:
-        assert isinstance(json.loads(call.function.arguments), dict)
+    check_attempts(result, text)
     if not prompt:
         return  # where nobody said how the reply began, a later </think> changes what came before
     whole = exact(found(result))
     end = data.draw(st.integers(0, len(text)))
     part = exact(found(parser.parse(text[:end], tools=tools, generation_prompt=prompt, finished=False)))
     assert part == whole[: len(part)]
-
-
-def exact(calls: list[Call]) -> list[str]:
-    return [json.dumps(call) for call in calls]
