@@ -43,13 +43,18 @@ class GraniteFunctionCallingParser(JSONFrameParser):
 
 
 class Phi4MiniParser(JSONFrameParser):
-    """Phi-4 mini: ``functools`` and a list."""
+    """Phi-4 mini: ``functools`` and a list. The marker is a word like others: a list of calls shows it."""
 
     frame = Frame(("functools",))
     opening = frame.pattern
     markers = frame.marks
     in_list = True
     stop_texts = ("<|end|>", "<|endoftext|>")
+
+    def may_be_calls(self, text: str, body: int) -> bool:
+        """Whether a list of objects begins, or may."""
+        first = skip_blanks(text, body + 1)
+        return text.startswith("[", body) and (first == len(text) or text[first] == "{")
 
 
 class JambaParser(JSONFrameParser):

@@ -26,7 +26,7 @@ class JSONFrameParser(ToolCallParser):
     def read(self, scan: Scan, start: int) -> int:
         """One frame with all its calls."""
         body = skip_blanks(scan.text, start + len(self.frame.opened_at(scan.text, start)))
-        if self._may_be_calls(scan.text, body):
+        if self.may_be_calls(scan.text, body):
             return self.read_json(scan, self.frame, start, body)
         return self._read_other_form(scan, start, body)
 
@@ -53,7 +53,7 @@ class JSONFrameParser(ToolCallParser):
         """The call whose object begins at ``position``. Raises ``NotACall``."""
         return read_json_call(text, position, name_key=self.name_key, argument_keys=self.argument_keys)
 
-    def _may_be_calls(self, text: str, body: int) -> bool:
+    def may_be_calls(self, text: str, body: int) -> bool:
         """Whether the marker is more than a word in a sentence."""
         if body == len(text):
             return True
@@ -62,7 +62,9 @@ class JSONFrameParser(ToolCallParser):
 
     def _read_other_form(self, scan: Scan, start: int, body: int) -> int:
         """Calls in a list where the family has none, or without one; else the marker is a word."""
-        pieces, position = self.read_pieces(scan, body) if scan.text[body] in "[{" else ([], body)
+        pieces, position = (
+            self.read_pieces(scan, body) if scan.text.startswith(("[", "{"), body) else ([], body)
+        )
         if not any(isinstance(piece.found, JSONCall) for piece in pieces):
             return body
         problem = f"the calls must {'' if self.in_list else 'not '}stand in a list"

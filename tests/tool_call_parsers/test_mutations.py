@@ -132,4 +132,5 @@ def test_calls_in_the_form_that_a_family_does_not_have_are_reported() -> None:
         result = get_parser(name).parse(f"So: {text} tail")
         check_attempts(result, f"So: {text} tail")
         assert (result.tool_calls, len(result.problems)) == (None, 1), name
-    assert get_parser("phi4_mini").parse("from functools {a} and functools").attempts == []
+    for prose in ("from functools {a} and functools", "functools [1, 2]"):
+        assert get_parser("phi4_mini").parse(prose).attempts == []
