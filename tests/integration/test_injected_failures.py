@@ -186,11 +186,11 @@ def check_evidence(command: Command) -> None:
 
 
 def check_failing(model: DisturbedModel) -> None:
-    """About a third of the calls have failed."""
+    """About a third of the calls have failed; fewer where more was run again after a kill."""
     failed = sum(number for kind, number in model.calls.items() if kind != "answered")
     share = failed / sum(model.calls.values())
     print(f"{share:.0%} of the model calls failed: {dict(model.calls)}")
-    assert 0.2 < share < 0.5 and model.calls["hung"] and model.calls["429"] and model.calls["500"]
+    assert 0.1 < share < 0.5 and model.calls["hung"] and model.calls["429"] and model.calls["500"]
 
 
 def undisturbed(tasks: Path, output: Path, attempts: int) -> Command:
