@@ -50,7 +50,7 @@ class LiveSource:
     async def groups(self) -> AsyncGenerator[list[Candidate], None]:
         """The groups, as long as there are any or ``wait`` is set."""
         info = await self._ask("GET", "/wandb_info")
-        project = info.value.get("project") if isinstance(info.value, dict) else None
+        project = info.value.get("project")
         if project is None and not self.wait:
             raise ConfigError(
                 f"no trainer has registered at {self.client.url}, so nothing is there to read; with "
@@ -70,17 +70,18 @@ class LiveSource:
         last = 0
         while True:
             reply = await self._ask("GET", f"/groups?after={last}&limit=8")
-            for group in reply.value["groups"]:
+            groups = reply.objects("groups")
+            for group in groups:
                 yield self._candidates(group)
-            last = int(reply.value["last"])
-            if reply.value["groups"]:
+            last = int(reply.number("last"))
+            if groups:
                 continue
             if not self.wait:
                 return
             await asyncio.sleep(POLL)
 
     async def _train(self, *, ours: bool) -> AsyncGenerator[list[Candidate], None]:
-        known = (await self._ask("GET", "/info")).value["batch_size"]
+        known = int((await self._ask("GET", "/info")).number("batch_size"))
         registration = {
             "wandb_group": PROJECT,
             "wandb_project": PROJECT,
@@ -99,12 +100,12 @@ class LiveSource:
         while True:
             reply = await self._ask("GET", f"/batch{query}{acknowledge}")
             acknowledge = ""
-            batch = reply.value.get("batch")
+            batch = reply.objects("batch")
             if batch:
                 for group in batch:
                     yield self._candidates(group)
                 if ours:  # the rows are written
-                    acknowledge = f"&acknowledge={reply.value['batch_id']}"
+                    acknowledge = f"&acknowledge={int(reply.number('batch_id'))}"
             elif not self.wait:
                 return
             else:
@@ -139,7 +140,8 @@ class LiveSource:
 
     def _candidates(self, group: JSON) -> list[Candidate]:
         """The candidates of a group as it was sent; its tool schemas ride along as ``tools``."""
-        tools = group.get("tools") if isinstance(group.get("tools"), list) else None
+        given = group.get("tools")
+        tools = [tool for tool in given if isinstance(tool, dict)] if isinstance(given, list) else None
         number = next(self._groups)
         found = []
         for row in rows_of_record(group, itertools.count(1), itertools.repeat(number)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from environments.exports.output import Output
 from environments.exports.selection import Selection, Wish
 
 JSON = dict[str, Any]
+
+LONGEST_REPLY = 2 << 30
+"""Bytes of a batch or of several groups."""
 
 _DESCRIPTION = """\
 Write rollouts as rows for supervised fine-tuning (sft) or preference training (dpo).
@@ -50,11 +54,11 @@ def parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=_positive, metavar="N", help="longest row; turns in the middle are left out")
     add("--tokenizer", metavar="NAME", help="count with its chat template (default: an estimate)")
     add = options.add_argument_group("choice").add_argument
-    add("--min-score", type=float, metavar="S", help="lowest score (default: sft above 0, dpo any)")
-    add("--max-score", type=float, metavar="S", help="highest score, for sft")
+    add("--min-score", type=_bound, metavar="S", help="lowest score (default: sft above 0, dpo any)")
+    add("--max-score", type=_bound, metavar="S", help="highest score, for sft")
     add("--top", type=_positive, metavar="N", help="best rollouts of each group, for sft (default: all)")
     add("--pairs", type=_positive, default=1, metavar="N", help="most pairs of a group (default: 1)")
-    add("--min-difference", type=float, default=0.0, metavar="D", help="smallest difference within a pair")
+    add("--min-difference", type=_bound, default=0.0, metavar="D", help="smallest difference within a pair")
     add("--endings", metavar="A,B", help="only rollouts that ended so, such as stopped")
     add("--outcomes", default="scored", metavar="A,B", help="outcomes that are taken (default: scored)")
     add(
@@ -110,6 +114,8 @@ class _Export:
         from environments.records import Ending, Outcome
 
         a = self.arguments
+        if a.min_score is not None and a.max_score is not None and a.min_score > a.max_score:
+            raise ConfigError(f"nothing lies between --min-score {a.min_score} and --max-score {a.max_score}")
         return Wish(
             min_score=a.min_score,
             max_score=a.max_score,
@@ -142,7 +148,7 @@ class _Export:
         from environments.trajectory_api.client import TrajectoryClient
 
         a = self.arguments
-        async with TrajectoryClient(a.source) as client:
+        async with TrajectoryClient(a.source, longest_reply=LONGEST_REPLY) as client:
             source = LiveSource(
                 client,
                 wait=a.follow or a.rows is not None,
@@ -190,6 +196,13 @@ class _Export:
         if self.arguments.max_tokens and not self.arguments.tokenizer:
             lines.append("lengths are estimated (3 bytes per token); --tokenizer counts them")
         return "\n".join(lines) + "\n"
+
+
+def _bound(text: str) -> float:
+    number = float(text)
+    if math.isnan(number):
+        raise argparse.ArgumentTypeError("a number is needed")
+    return number
 
 
 def _positive(text: str) -> int:

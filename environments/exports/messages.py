@@ -40,7 +40,8 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     """Id, tool and arguments of each call of a message. Arguments that are no JSON stay text."""
     calls = []
-    for call in message.get("tool_calls") or []:
+    given = message.get("tool_calls")
+    for call in given if isinstance(given, list) else []:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             identifier, name = str(call.get("id") or ""), str(function.get("name") or "")

@@ -92,7 +92,11 @@ def _without_ids(column: Any) -> Any:
         return column
     messages = []
     for message in column:
-        calls = [call.get("function") for call in message.get("tool_calls") or []]
+        if not isinstance(message, dict):
+            messages.append(message)
+            continue
+        given = message.get("tool_calls")
+        calls = [call.get("function") for call in given or [] if isinstance(call, dict)]
         value = message.get("value")
         if message.get("from") == "tool" and isinstance(value, str):
             value = _CALL_ID.sub("", value)

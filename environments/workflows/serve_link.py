@@ -85,8 +85,10 @@ class Link:
     async def join(self) -> Training:
         """Register with the API, however long the API and the trainer take to come."""
         wandb = await self._until(lambda: self.client.get("/wandb_info"), self._trainer_registered)
-        info = (await self._until(lambda: self.client.get("/info"), lambda reply: None)).value
-        batch_size = self._batch_size(int(info["batch_size"]))
+        info = await self._until(
+            lambda: self.client.get("/info"), lambda reply: _numbers(reply, "batch_size", "max_token_len")
+        )
+        batch_size = self._batch_size(int(info.number("batch_size")))
         reply = await self._until(
             lambda: self.client.post("/register-env", self._request()), _trainer_started
         )
@@ -97,15 +99,15 @@ class Link:
         self.training = Training(
             run=str(answer.get("run_id") or hashlib.sha256(fingerprint.encode()).hexdigest()[:16]),
             ours=reply.ours,
-            env_id=int(answer["env_id"]),
-            wandb_name=str(answer["wandb_name"]),
+            env_id=int(reply.number("env_id")),
+            wandb_name=str(answer.get("wandb_name") or self.name),
             group=wandb.value.get("group"),
             project=wandb.value.get("project"),
             batch_size=batch_size,
-            max_token_length=int(info["max_token_len"]),
-            starting_step=int(answer["starting_step"]),
-            num_steps=int(answer["num_steps"]),
-            checkpoint_interval=int(answer["checkpoint_interval"]),
+            max_token_length=int(info.number("max_token_len")),
+            starting_step=int(reply.number("starting_step")),
+            num_steps=int(reply.number("num_steps")),
+            checkpoint_interval=int(reply.number("checkpoint_interval")),
             checkpoint_directory=str(answer.get("checkpoint_dir") or ""),
             rollout_ids=bool(answer.get("rollout_ids")),
         )
@@ -179,6 +181,7 @@ class Link:
         asked = time.monotonic()
         try:
             reply = await self.client.get("/status-env", {"env_id": training.env_id})
+            demand = self._demand(reply)
         except Unreachable as error:
             self.away = True
             self._tell(f"{error}; rolling on, groups wait on disk")
@@ -186,7 +189,10 @@ class Link:
         except Rejected as rejected:
             if rejected.status in (401, 403):
                 raise refused(self.client.url, rejected) from rejected
-            return rejected.status in (408, 425, 429, 502, 503, 504)
+            known = rejected.temporary and rejected.status != 500  # the original after a restart: 500
+            if known:
+                self._tell(f"{self.client.url}: {rejected}; rolling on, groups wait on disk")
+            return known
         self._back.set()
         if self.away:
             self.away = False
@@ -194,26 +200,26 @@ class Link:
         self._told = ("", 0.0)
         if reply.ours and reply.value.get("run_id") not in (None, training.run):
             return False
-        self._take(reply.value, asked)
+        self.demand = demand
+        self._confirmed = [(when, members) for when, members in self._confirmed if when > asked]
         return True
 
-    def _take(self, status: dict[str, Any], asked: float) -> None:
+    def _demand(self, status: Reply) -> Demand:
         size = self.config.group_size
-        step = int(status["current_step"])
-        old = self.demand
-        training = self._joined()
-        jumped = step - old.step if step != old.step else old.jumped
-        outstanding = status.get("outstanding_sequences")
-        self.demand = Demand(
+        step = int(status.number("current_step"))
+        jumped = step - self.demand.step if step != self.demand.step else self.demand.jumped
+        # The original does not tell: what its last hand-out formed may still lie with it.
+        guess = max(0, jumped) * self._joined().batch_size
+        return Demand(
             step=step,
-            queued=int(status.get("queued_sequences", status["queue_size"] * size)),
-            own_queued=int(status.get("self_queued_sequences", status.get("self_queue_size", 0) * size)),
-            # The original does not tell: what its last hand-out formed may still lie with it.
-            outstanding=max(0, jumped) * training.batch_size if outstanding is None else int(outstanding),
-            env_weight=float(status.get("env_weight", 1.0)),
+            queued=int(status.number("queued_sequences", status.number("queue_size") * size)),
+            own_queued=int(
+                status.number("self_queued_sequences", status.number("self_queue_size", 0) * size)
+            ),
+            outstanding=int(status.number("outstanding_sequences", guess)),
+            env_weight=float(status.number("env_weight", 1.0)),
             jumped=jumped,
         )
-        self._confirmed = [(when, members) for when, members in self._confirmed if when > asked]
 
     async def pause(self, seconds: float) -> None:
         """Wait before another try; shorter where the API is heard of meanwhile."""
@@ -274,7 +280,14 @@ def refused(url: str, rejected: Rejected) -> ConfigError:
     return ConfigError(f"{url} refuses this environment: {rejected}")
 
 
+def _numbers(reply: Reply, *names: str) -> None:
+    """Whether a reply has what is read of it later. Raises ``Rejected``."""
+    for name in names:
+        reply.number(name)
+
+
 def _trainer_started(reply: Reply) -> str | None:
     if reply.value.get("status") == "success":
+        _numbers(reply, "env_id", "starting_step", "num_steps", "checkpoint_interval")
         return None
     return "waiting for the trainer to fetch its first batch"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 
 from environments.scheduler import backoff
 from environments.trajectory_api.client import Rejected, Unreachable
 from environments.workflows.serve_ledger import SENT, Spooled
-from environments.workflows.serve_link import Link, refused
+from environments.workflows.serve_link import REMIND, Link, refused
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class Sender:
         self.retries = 0
         self._queue: asyncio.Queue[Spooled] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
+        self._complained = -math.inf
 
     def start(self) -> None:
         """Begin to send."""
@@ -92,7 +95,15 @@ class Sender:
                 unknown = rejected.status in (404, 409)  # the API has lost us; the link joins again
                 if not rejected.temporary and not unknown:
                     return "refused", str(rejected)
+                if not unknown and rejected.status != 429:
+                    self._complain(rejected)
                 pause = rejected.retry_after or backoff(0.5, failures, LONGEST_PAUSE)
             self.retries += 1
             failures += 1
             await self.link.pause(pause)
+
+    def _complain(self, rejected: Rejected) -> None:
+        """Say, not too often, why groups do not leave."""
+        if time.monotonic() - self._complained >= REMIND:
+            self._complained = time.monotonic()
+            self.link.tell(f"{self.link.client.url} takes no groups: {rejected}; they wait on disk")
