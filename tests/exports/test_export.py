@@ -206,7 +206,7 @@ def test_a_serving_environment_sends_what_an_export_needs(api: Server, tmp_path:
             return {**row, "messages": conversation(item["id"], "ls")}, backlog
 
     report = serve(make(tmp_path, api.url, Env, total_steps=2, include_messages=True))
-    thread.join(20)
+    thread.join(100)
     assert report.complete
     output = tmp_path / "out.jsonl"
     assert main(["export", "sft", api.url, str(output), "--min-score", "0"]) == 0
@@ -221,7 +221,7 @@ def post(api: Server, numbers: range) -> None:
 
 
 def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -333,7 +333,7 @@ def foreign_page(url: str) -> Any:
     headers = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     request = urllib.request.Request(f"{url}/status", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, reply.headers.get("Access-Control-Allow-Origin")
     except urllib.error.HTTPError as error:
         return error.code, error.headers.get("Access-Control-Allow-Origin")

@@ -172,7 +172,7 @@ class Trainer:
         assert "generation_params" in one and "group_overrides" in one
         self.groups.append(one["tokens"][0][0])
 
-    def run(self, steps: int, *, patience: float = 60.0, pause: float = 0.1) -> None:
+    def run(self, steps: int, *, patience: float = 200.0, pause: float = 0.1) -> None:
         """Fetch batches until there are ``steps``, over restarts of the server."""
         deadline = time.monotonic() + patience
         while self.steps < steps:

@@ -91,7 +91,7 @@ def make(
     return one
 
 
-def serve(environment: TokenEnv, timeout: float = 60.0) -> RunReport:
+def serve(environment: TokenEnv, timeout: float = 200.0) -> RunReport:
     """Run ``serve`` to its end."""
 
     async def run() -> RunReport:
