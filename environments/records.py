@@ -7,7 +7,6 @@ behaviour. Times are seconds since the epoch where the name says ``_at``, else d
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -379,6 +378,10 @@ def _adapter() -> Any:
     return TypeAdapter(Attempt)
 
 
+LARGEST_NUMBER = 1e100
+"""Largest reward or metric; of much larger ones no sum or variance would be finite."""
+
+
 def is_finite_number(value: Any) -> bool:
-    """Whether a value is a real, finite number (booleans count, as 0 and 1)."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    """Whether a value is a real number that sums can hold (booleans count, as 0 and 1)."""
+    return isinstance(value, int | float) and -LARGEST_NUMBER <= value <= LARGEST_NUMBER

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from environments.agent_loop import AgentResult, ToolError
 from environments.errors import ModelError, UserCodeError, VerifierError
-from environments.records import Attempt, Ending, Failure, Outcome, Reward, Trust, Verdict, is_finite_number
+from environments.records import (
+    LARGEST_NUMBER,
+    Attempt,
+    Ending,
+    Failure,
+    Outcome,
+    Reward,
+    Trust,
+    Verdict,
+    is_finite_number,
+)
 from environments.waiting import DeadlineReached, deadline, waiting
 
 if TYPE_CHECKING:
@@ -80,7 +90,10 @@ def verdict_from(answer: Any, verifier: str) -> Verdict:
     reward = _as_reward(answer)
     for name, value in [("reward", reward.value), *reward.metrics.items()]:
         if not is_finite_number(value):
-            raise UserCodeError(f"compute_reward gave {name} = {value!r}; it must be a finite number")
+            raise UserCodeError(
+                f"compute_reward gave {name} = {value!r}; it must be a finite number, "
+                f"{LARGEST_NUMBER:g} at most"
+            )
     return Verdict(
         reward=float(reward.value),
         metrics={name: float(value) for name, value in reward.metrics.items()},

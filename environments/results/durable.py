@@ -48,6 +48,8 @@ class DurableFile:
         with store_errors(f"cannot open {path}"):
             make_directory(path.parent)
             new = not path.exists()
+            if not new and not path.is_file():
+                raise StoreError(f"{path} is no regular file; move it away, or name another output")
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o644)
         try:

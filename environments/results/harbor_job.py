@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,9 @@ from environments.results.store import read_tools
 
 _NAMESPACE = uuid.UUID("6f0c1f0e-5a53-4be1-9d8c-0c7f4f1b9f55")
 """Makes identities that are the same whenever a run is written again."""
+
+_LONGEST_NAME = 100
+"""Bytes of an item's id in the name of a directory."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,14 +60,43 @@ def write_job(run: Path, job: Path) -> int:
         raise ConfigError(f"{job} holds something that is no job; name another directory")
     attempts = final_attempts(read_attempts(run / ATTEMPTS_FILE))
     tools = read_tools(run)
-    trials = [_write_trial(attempt, job, tools) for attempt in attempts]
+    _check_owner(job, attempts)
+    names = _TrialNames()
+    trials = [_write_trial(attempt, job, names.of(attempt), tools) for attempt in attempts]
     _write(job / "config.json", {"job_name": job.name, "jobs_dir": str(job.parent)})
     _write(job / "result.json", _job(job, attempts, trials))
     return len(trials)
 
 
-def _write_trial(attempt: Attempt, job: Path, tools: Mapping[str, Any]) -> JSON:
-    name = f"{_plain(attempt.item_id)}__{attempt.attempt}"
+def _check_owner(job: Path, attempts: Sequence[Attempt]) -> None:
+    """Raise ``ConfigError`` where another run's job, or a file that is none, would be written over."""
+    path = job / "result.json"
+    if not path.exists():
+        return
+    try:
+        found = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        found = None
+    if not isinstance(found, dict) or found.get("id") != _job_id(job, attempts):
+        raise ConfigError(f"{job} is the job of another run, or none; name another directory")
+
+
+class _TrialNames:
+    """Names of trials: the item's where a path can hold it, else with a part of its hash."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, str] = {}
+
+    def of(self, attempt: Attempt) -> str:
+        """The trial's name, which no other item's trial has."""
+        item, plain = attempt.item_id, _plain(attempt.item_id)
+        if len(plain.encode()) > _LONGEST_NAME or self._items.setdefault(plain.casefold(), item) != item:
+            short = plain.encode()[:_LONGEST_NAME].decode("utf-8", "ignore")
+            plain = f"{short}-{hashlib.sha256(item.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        return f"{plain}__{attempt.attempt}"
+
+
+def _write_trial(attempt: Attempt, job: Path, name: str, tools: Mapping[str, Any]) -> JSON:
     directory = job / name
     verdict = attempt.verdict
     result = _trial(attempt, name, directory)
@@ -153,12 +186,16 @@ def _job(job: Path, attempts: Sequence[Attempt], trials: Sequence[JSON]) -> JSON
         "exception_stats": exceptions,
     }
     return {
-        "id": str(uuid.uuid5(_NAMESPACE, first.run_id if first else job.name)),
+        "id": _job_id(job, attempts),
         "started_at": timestamp(min((a.started_at for a in attempts), default=0.0)) or timestamp(1.0),
         "finished_at": timestamp(max((a.ended_at for a in attempts), default=0.0)),
         "n_total_trials": len(trials),
         "stats": {"n_completed_trials": len(trials), "n_errored_trials": errors, "evals": {label: stats}},
     }
+
+
+def _job_id(job: Path, attempts: Sequence[Attempt]) -> str:
+    return str(uuid.uuid5(_NAMESPACE, attempts[0].run_id if attempts else job.name))
 
 
 def _plain(name: str) -> str:

@@ -226,7 +226,10 @@ def evaluation_metrics(
     for category, group in by_category(every).items():
         merged.setdefault(metric_name(category), []).extend(group)
     for category, group in merged.items():
-        metrics[f"eval/pass_rate_{category}"] = sum(map(passed, group)) / len(group)
+        name = f"eval/pass_rate_{category}"
+        if name in metrics or category.startswith("difficulty_"):  # a category may be called ci95_low
+            name = f"eval/pass_rate_category_{category}"
+        metrics[name] = sum(map(passed, group)) / len(group)
     for difficulty, group in by_category(every, "difficulty").items():
         metrics[f"eval/pass_rate_difficulty_{metric_name(difficulty)}"] = sum(map(passed, group)) / len(group)
     return {name: value for name, value in metrics.items() if value is not None}

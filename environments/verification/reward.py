@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.errors import VerifierError
+from environments.records import LARGEST_NUMBER, is_finite_number
 from environments.sandboxes.base import Sandbox
 
 LOGS = "/logs/verifier"
@@ -97,14 +98,9 @@ async def _kind(sandbox: Sandbox, path: str) -> str | None:
 
 
 def _finite(value: Any, where: str) -> float:
-    if isinstance(value, bool | int | float):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number):
-            return number
-    raise VerifierError(f"{where} is {_shown(value)}; it must be a finite number")
+    if is_finite_number(value):
+        return float(value)
+    raise VerifierError(f"{where} is {_shown(value)}; it must be a finite number, {LARGEST_NUMBER:g} at most")
 
 
 def _no_constant(name: str) -> float:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,16 @@ from environments.tools.web.settings import WebSettings
 pytestmark = pytest.mark.integration
 if (reason := requirement(ToolSettings())) is not None:
     pytest.skip(reason, allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def _temporary_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One of the test's own, which the browser's user may enter: others use browsers at the same time."""
+    with tempfile.TemporaryDirectory(prefix="browsers-") as directory:
+        Path(directory).chmod(0o711)
+        monkeypatch.setenv("TMPDIR", directory)
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield
 
 
 class User:

@@ -81,3 +81,23 @@ def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
     assert main(["export", "harbor", str(run), str(tmp_path / "mine")]) == 2
     assert main(["export", "harbor", str(tmp_path), str(tmp_path / "job")]) == 2
     assert main(["export", "harbor", str(run)]) == 2
+
+
+def test_items_of_like_names_and_of_long_ones_are_trials_of_their_own(tmp_path: Path) -> None:
+    names = ["a,b", "a b", "A b", "y" * 255, "ü" * 120]
+    with RunStore.open(tmp_path / "run", manifest(), resume=True) as store:
+        for name in names:
+            for attempt in range(2):
+                store.append(scored(name, attempt=attempt))
+    assert main(["export", "harbor", str(tmp_path / "run"), str(tmp_path / "job")]) == 0
+    tasks = [json.loads(p.read_text())["task_name"] for p in tmp_path.glob("job/*/result.json")]
+    assert sorted(tasks) == sorted(names * 2)
+
+
+def test_the_job_of_another_run_is_left_alone(tmp_path: Path) -> None:
+    run, job = a_run(tmp_path), tmp_path / "job"
+    job.mkdir()
+    for content in ('{"id": "of another run"}', "no JSON", "[]"):
+        (job / "result.json").write_text(content)
+        assert main(["export", "harbor", str(run), str(job)]) == 2
+        assert [path.name for path in job.iterdir()] == ["result.json"]

@@ -194,3 +194,14 @@ def test_rates_by_difficulty_stand_beside_those_by_category() -> None:
     assert found["eval/pass_rate_difficulty_easy"] == 1.0
     assert found["eval/pass_rate_difficulty_very_hard"] == 0.0
     assert set(summary(attempts)["difficulties"]) == {"easy", "very hard"}
+
+
+def test_a_category_may_be_called_like_another_metric() -> None:
+    attempts = [scored("a"), scored("b", reward=0.0), scored("c")]
+    for attempt, category in zip(attempts, ["ci95_low", "difficulty_hard", "ci95_low"], strict=True):
+        attempt.item = {"category": category, "difficulty": "hard"}
+    metrics = evaluation_metrics(attempts, elapsed=1.0)
+    assert metrics["eval/pass_rate_ci95_low"] < 2 / 3
+    assert metrics["eval/pass_rate_category_ci95_low"] == 1.0
+    assert metrics["eval/pass_rate_difficulty_hard"] == 2 / 3
+    assert metrics["eval/pass_rate_category_difficulty_hard"] == 0.0

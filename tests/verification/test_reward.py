@@ -53,7 +53,9 @@ def test_what_is_no_reward_in_json(data: bytes) -> None:
         parse_json(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"one", b"nan", b"inf", b"-inf", b"1 1", b"1e999"])
+@pytest.mark.parametrize(
+    "data", [b"", b"one", b"nan", b"inf", b"-inf", b"1 1", b"1e999", b"1e308", b"-1e101"]
+)
 def test_what_is_no_reward_in_text(data: bytes) -> None:
     with pytest.raises(VerifierError, match=r"reward\.txt"):
         parse_text(data)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 NOBODY = 65534
 """User id of the browser where the framework is root: pages must not read what root may read."""
+
+_END_PATIENCE = 20.0
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
 _CURE = (
@@ -91,6 +96,32 @@ def write_launcher(directory: Path, number: int, program: str, way: Way) -> Path
     launcher.write_text(f'#!/bin/sh\n{home}\nexec {shlex.join(words)} "$@"\n')
     launcher.chmod(0o700)
     return launcher
+
+
+def end_processes(directory: Path) -> None:
+    """Kill what still runs with a profile in ``directory``, and wait until it has gone. Blocking.
+
+    A browser that was told to end may take longer than anybody waits, and would write into its profile
+    while that is removed.
+    """
+    deadline = time.monotonic() + _END_PATIENCE
+    while (found := _processes_of(directory)) and time.monotonic() < deadline:
+        for process in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _processes_of(directory: Path) -> list[int]:
+    """Those that have the directory in their arguments; our own cannot, its name was drawn by chance."""
+    name = os.fsencode(directory)
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with suppress(OSError):  # it has ended
+                if name in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+    return found
 
 
 def variables() -> dict[str, str]:

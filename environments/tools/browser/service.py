@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 from environments.errors import EngineUnusable
 from environments.sandboxes.local.run_directory import RunDirectory
 from environments.tools.base import ToolState
-from environments.tools.browser.chromium import Way, find_program, missing, variables, ways, write_launcher
+from environments.tools.browser.chromium import (
+    Way,
+    end_processes,
+    find_program,
+    missing,
+    variables,
+    ways,
+    write_launcher,
+)
 from environments.tools.browser.settings import BrowserSettings
 from environments.tools.web.guard import Guard, GuardedProxy
 from environments.waiting import waiting
@@ -196,6 +204,8 @@ class BrowserService:
                 with suppress(Error, OSError, TimeoutError):
                     async with asyncio.timeout(_END_PATIENCE):
                         await thing()
+        if browser is not None and self._directory is not None:
+            await asyncio.to_thread(end_processes, self._directory.path)
 
 
 async def browser_of(state: ToolState) -> BrowserService:

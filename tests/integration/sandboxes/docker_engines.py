@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -65,36 +66,19 @@ def answers(path: str) -> bool:
         return False
 
 
-def start_engine(directory: Path, *options: str) -> subprocess.Popen[bytes]:
+def start_engine(directory: Path, sockets: Path, *options: str) -> subprocess.Popen[bytes]:
     """Start a Docker engine and wait until it answers. One that gives up (its containerd has 15 s to
     start, which a busy machine may not keep) is started again; the last one's log is shown."""
     log = directory / "dockerd.log"
+    places = {"data-root": directory / "data", "exec-root": sockets / "run", "pidfile": directory / "pid"}
+    command = ["dockerd", "--iptables=false", f"--host=unix://{sockets / 'd.sock'}"]
+    command += [f"--{name}={path}" for name, path in places.items()]
     for _ in range(3):
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                [
-                    *(
-                        "dockerd",
-                        "--data-root",
-                        str(directory / "data"),
-                        "--exec-root",
-                        str(directory / "run"),
-                    ),
-                    *(
-                        "-H",
-                        f"unix://{directory / 'd.sock'}",
-                        "-p",
-                        str(directory / "pid"),
-                        "--iptables=false",
-                    ),
-                    *options,
-                ],
-                stdout=output,
-                stderr=output,
-            )
+            process = subprocess.Popen([*command, *options], stdout=output, stderr=output)
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
-            if answers(str(directory / "d.sock")):
+            if answers(str(sockets / "d.sock")):
                 return process
             time.sleep(0.1)
         process.kill()
@@ -107,12 +91,14 @@ def own_engine(directory: Path, *options: str) -> Iterator[Address]:
     """A Docker engine of a test's own, with its data below ``directory``."""
     if os.geteuid() != 0 or not shutil.which("dockerd"):
         pytest.skip("an engine of its own needs root and dockerd")
-    process = start_engine(directory, *options)
-    try:
-        yield Address(path=str(directory / "d.sock"))
-    finally:
-        process.terminate()
-        process.wait(60)
+    # The directory of a test may be too long for the path of a socket, of which containerd has some.
+    with tempfile.TemporaryDirectory(prefix="engine-", ignore_cleanup_errors=True) as sockets:
+        process = start_engine(directory, Path(sockets), *options)
+        try:
+            yield Address(path=f"{sockets}/d.sock")
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 class EngineWorld(RealWorld):

@@ -241,7 +241,7 @@ def nothing_is_left() -> bool:
     names = "\n".join(path.name for path in Path("/proc").iterdir() if path.name.isdigit() and _is_ours(path))
     return (
         not names
-        and [path.name for path in base.iterdir()] == [".lock"]
+        and (not base.exists() or [path.name for path in base.iterdir()] == [".lock"])
         and "hermes-singularity" not in Path("/proc/mounts").read_text()
     )
 
