@@ -104,9 +104,10 @@ class Rescoring:
         verdict.started_at = verdict.started_at or time.time()
         verdict.evidence = {
             **verdict.evidence,
-            "item_hash": scope.group.slots["item_hash"],
             "environment_version": run.provenance.environment_version,
         }
+        if record.item_id not in self.prompts_changed:  # else it stays an attempt at the item as it was
+            verdict.evidence["item_hash"] = scope.group.slots["item_hash"]
         record.outcome = Outcome.SCORED
         record.clock = stored.clock
         self.after[record.key] = record

@@ -282,6 +282,9 @@ def test_a_changed_prompt_is_said(place: Place, capsys: pytest.CaptureFixture[st
     path.write_bytes(path.read_bytes().replace(b'"Write 1."', b'"Please write 1."'))
     assert main(["rescore", str(place.run)]) == 0
     assert "no longer what their agents were given: 1\n  i1" in capsys.readouterr().out
+    last = {a.item_id: a.verdicts[-1] for a in final_attempts(read_attempts(path))}
+    taken = {item for item, verdict in last.items() if "item_hash" in verdict.evidence}
+    assert taken == {"i0", "i2"}, "an attempt at another prompt counts as one at the item as it is now"
 
 
 @pytest.mark.parametrize(
