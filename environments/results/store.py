@@ -95,6 +95,8 @@ class RunStore:
                 move_aside(directory)
                 os.close(lock)
                 lock = _lock_directory(directory)
+            if not _holds_run(directory):
+                _keep_foreign_results(directory)
             stored = read_manifest(directory) if _holds_run(directory) else None
             if stored is not None and (any_settings or _holds_attempts(directory)):
                 if not any_settings:
@@ -214,6 +216,16 @@ def _check_resume(directory: Path, stored: Manifest, new: Manifest) -> None:
     if found:
         lines = "\n".join(f"  {name}: was {before}, is now {now}" for name, before, now in found)
         raise ResumeMismatch(f"{directory} was made with other settings:\n{lines}\n{_WAY_OUT}.")
+
+
+def _keep_foreign_results(directory: Path) -> None:
+    """Rename results that no run of ours wrote, those of the original for instance, which used the same
+    names: the new run would replace them."""
+    from environments.results.evaluate_log import METRICS_FILE, SAMPLES_FILE
+
+    for name in (METRICS_FILE, SAMPLES_FILE):
+        if kept := move_aside(directory / name):
+            logger.warning("%s was of no run of ours; it is kept as %s", directory / name, kept.name)
 
 
 def _holds_run(directory: Path) -> bool:

@@ -342,3 +342,16 @@ def test_a_run_that_scored_nothing_binds_nobody(tmp_path: Path) -> None:
         directory, Manifest("r2", "e", "0", 0.0, result_affecting={"model": "b"}), resume=True
     ) as store:
         assert store.manifest.run_id == "r2"
+
+
+def test_results_that_no_run_of_ours_wrote_are_kept(tmp_path: Path) -> None:
+    for name in ("metrics.json", "samples.jsonl"):
+        (tmp_path / name).write_text("precious")
+    for _ in range(2):
+        with RunStore.open(tmp_path, manifest(), resume=True) as store:
+            store.append(scored("a"))
+        (tmp_path / "metrics.json").write_text("ours")
+    assert (
+        (tmp_path / "metrics.1.json").read_text() == (tmp_path / "samples.1.jsonl").read_text() == "precious"
+    )
+    assert not (tmp_path / "metrics.2.json").exists()
