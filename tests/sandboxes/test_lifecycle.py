@@ -104,6 +104,32 @@ def test_a_killed_framework_leaves_no_process_and_no_directory(world: World) -> 
     assert not [*Path("/sys/fs/cgroup").glob(f"*/hermes-victim{RUN_ID}*")]
 
 
+def test_control_groups_that_cannot_go_yet_go_with_the_next_start(strongest_world: World) -> None:
+    """As those of processes that the kernel does not let die: here a group below holds them."""
+    if not control_groups_work():
+        pytest.skip("needs to be root, and control groups of version 1")
+
+    async def one_run() -> None:
+        async with strongest_world.sandbox() as sandbox:
+            for group in Path("/sys/fs/cgroup").glob(f"*/{sandbox._guard._settings['name']}"):
+                (group / "stays").mkdir()
+
+    asyncio.run(one_run())
+    stuck = [*Path("/sys/fs/cgroup").glob(f"*/hermes-*{RUN_ID}*/stays")]
+    assert stuck
+    assert run_directories()
+    for group in stuck:
+        group.rmdir()
+
+    async def next_start() -> None:
+        async with strongest_world.backend() as backend:
+            await backend.check()
+
+    asyncio.run(next_start())
+    assert not run_directories()
+    assert not [*Path("/sys/fs/cgroup").glob(f"*/hermes-*{RUN_ID}*")]
+
+
 def test_a_living_run_is_left_alone(strongest_world: World) -> None:
     async def main() -> None:
         async with strongest_world.sandbox() as sandbox:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
-from environments.sandboxes.local.inside import wire
-from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.local.inside import remains, wire
 from environments.sandboxes.local.nursery import GuardianProcess, Nursery
 
 _OWN_PROCESSES = ("bubblewrap", "namespaces")
@@ -116,7 +115,7 @@ class Guard:
         if not self.ended.is_set() and self._process is not None:
             self._process.kill()
             await self._wait_for_end(_END_PATIENCE)
-            await asyncio.to_thread(remove_tree, self._settings["directory"])
+            await asyncio.to_thread(remains.remove, self._settings["directory"], 2.0)
 
     async def keep(self, seconds: float) -> None:
         """Have the guardian go on without us for so long, holding its run's lock."""

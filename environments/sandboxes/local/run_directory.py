@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from environments.sandboxes.local.inside.cgroups import remove_group
+from environments.sandboxes.local.inside import remains
 from environments.sandboxes.local.inside.directories import remove_tree
 from environments.sandboxes.shared_directory import SharedDirectory
 
@@ -134,8 +134,8 @@ def _remove_run(path: Path) -> None:
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            groups = [group for file in path.glob("*/cgroups") for group in file.read_text().splitlines()]
-            if all(map(remove_group, groups)):
+            sandboxes = [str(entry.parent) for entry in path.glob(remains.note("*"))]
+            if not [sandbox for sandbox in sandboxes if not remains.remove(sandbox)]:
                 remove_tree(str(path))
                 return
         except OSError as error:

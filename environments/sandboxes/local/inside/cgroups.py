@@ -30,9 +30,25 @@ class Limits(NamedTuple):
 class ControlGroups:
     """The groups of one sandbox. Made by ``create``; a process is put into all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: str | None = None) -> None:
+        """``note``: a file that names every group before it is made, for whoever cleans up after us."""
         self.directories: list[str] = []
         self.bounds: set[str] = set()
+        self._note = note
+
+    def make(self, directory: str) -> bool:
+        """Make one more group; False where it is not ours to make: read-only, forbidden, or there already."""
+        if os.path.lexists(directory):
+            return False
+        if self._note is not None:
+            with open(self._note, "a") as file:
+                file.write(f"{directory}\n")
+        try:
+            os.mkdir(directory)
+        except OSError:
+            return False
+        self.directories.append(directory)
+        return True
 
     def add(self, pid: int) -> None:
         """Move a process, with all it will fork, into the groups."""
@@ -55,10 +71,18 @@ class ControlGroups:
 
 
 def create(
-    name: str, limits: Limits, *, mounts: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup"
+    name: str,
+    limits: Limits,
+    note: str | None = None,
+    *,
+    mounts: str = "/proc/self/mountinfo",
+    own: str = "/proc/self/cgroup",
 ) -> ControlGroups:
-    """Make the groups ``name`` wherever this process may; none at all is no error."""
-    groups = ControlGroups()
+    """Make the groups ``name`` wherever this process may, each named in ``note`` first.
+
+    None at all is no error.
+    """
+    groups = ControlGroups(note)
     paths = _own_paths(own)
     with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.split() for line in file]
@@ -86,21 +110,18 @@ def remove_group(directory: str, patience: float = 2.0) -> bool:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            if time.monotonic() > deadline:
-                return False
             for pid in _read(directory, "cgroup.procs").split():
                 send_signal(int(pid), signal.SIGKILL)
+            if time.monotonic() > deadline:
+                return False
             time.sleep(0.005)
         else:
             return True
 
 
 def _try_version_1(groups: ControlGroups, controller: str, directory: str, limits: Limits) -> None:
-    made = _make(directory)
-    if not made and directory not in groups.directories:
+    if directory not in groups.directories and not groups.make(directory):
         return
-    if made:
-        groups.directories.append(directory)
     try:
         if controller == "memory":
             _write(directory, "memory.limit_in_bytes", str(limits.memory))
@@ -123,8 +144,7 @@ def _try_version_2(groups: ControlGroups, point: str, own: str, name: str, limit
         offered = set(_read(parent, "cgroup.subtree_control").split()) & set(_CONTROLLERS) - groups.bounds
         if offered and os.access(os.path.join(parent, "cgroup.procs"), os.W_OK):
             directory = os.path.join(parent, name)
-            if _make(directory):
-                groups.directories.append(directory)
+            if groups.make(directory):
                 _bound_version_2(groups, directory, offered, limits)
                 return
         if os.path.normpath(parent) == os.path.normpath(point):
@@ -168,14 +188,6 @@ def _below(point: str, root: str, path: str) -> str:
     if root != "/" and (path == root or path.startswith(root + "/")):
         path = path[len(root) :]
     return os.path.join(point, path.lstrip("/")).rstrip("/")
-
-
-def _make(directory: str) -> bool:
-    try:
-        os.mkdir(directory)
-    except OSError:  # not ours to make: read-only, forbidden, or there already
-        return False
-    return True
 
 
 def _write(directory: str, file: str, value: str) -> None:

@@ -12,6 +12,12 @@ def remove_tree(top: str) -> None:
     Every directory found is first moved to the top, so neither recursion nor path length limits
     how deep the tree may be. What others remove meanwhile is no error.
     """
+    empty_tree(top)
+    _remove_empty(top)
+
+
+def empty_tree(top: str, keep: str | None = None) -> None:
+    """As ``remove_tree``, but the directory itself stays, with its entry ``keep`` where it has one."""
     try:
         _unlock(top)
     except FileNotFoundError:
@@ -21,6 +27,8 @@ def remove_tree(top: str) -> None:
     while todo:
         directory = todo.pop()
         for path in _entries(directory):
+            if directory == top and os.path.basename(path) == keep:
+                continue
             try:
                 if not stat.S_ISDIR(os.lstat(path).st_mode):
                     os.unlink(path)
@@ -34,7 +42,6 @@ def remove_tree(top: str) -> None:
                 continue
         if directory != top:
             _remove_empty(directory)
-    _remove_empty(top)
 
 
 def _unlock(directory: str) -> None:

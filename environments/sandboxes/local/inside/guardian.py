@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from . import cgroups, identity, kernel, processes, root_view, wire
-from .directories import remove_tree
+from . import cgroups, identity, kernel, processes, remains, root_view, wire
 from .launch import LaunchError, launch
 from .settings import MARGIN, Settings
 from .visitors import Visitors
@@ -72,7 +71,7 @@ class Guardian:
             self._uid = identity.reserve(settings.user_ids, candidates)
         self._make_directories()
         limits = cgroups.Limits(settings.memory, settings.processes + MARGIN, settings.cpus)
-        self._groups = cgroups.create(settings.name, limits)
+        self._groups = cgroups.create(settings.name, limits, remains.note(settings.directory))
         self._try_groups()
         self._choose_limits()
         self._init, limitations, listener = launch(settings, requests, self._groups, self._uid)
@@ -131,11 +130,8 @@ class Guardian:
         processes.kill_below(os.getpid())
         while self._reap_misses_one():
             processes.kill_below(os.getpid())
-        gone = self._groups.remove()
-        remove_tree(self._settings.directory)
-        if not gone:  # the end of the run tries again, and the next run
-            os.mkdir(self._settings.directory, 0o700)
-            self._note_groups()
+        self._groups.remove()
+        remains.remove(self._settings.directory)
 
     def tell(self, header: dict[str, Any], descriptors: Iterable[int] = ()) -> None:
         """Send the framework a message, if it is still there. Descriptors go with it and are closed."""
@@ -168,8 +164,7 @@ class Guardian:
             os.chown(path, uid, gid)
 
     def _try_groups(self) -> None:
-        """Note where the groups are, for whoever cleans up after us, and see that they take processes."""
-        self._note_groups()
+        """See that the groups take processes."""
         probe = os.fork()
         if probe == 0:
             signal.pause()
@@ -182,10 +177,6 @@ class Guardian:
             os.waitpid(probe, 0)
         if not self._groups.bounds:
             self._groups.remove()
-
-    def _note_groups(self) -> None:
-        with open(os.path.join(self._settings.directory, "cgroups"), "w") as file:
-            file.write("\n".join(self._groups.directories))
 
     def _choose_limits(self) -> None:
         settings = self._settings
