@@ -15,7 +15,7 @@ flock 9
 apt-get update -qq
 mirror=$(apt-cache policy | grep -oE 'https?://[^ ]+/debian' | sort | uniq -c | sort -rn | awk 'NR == 1 {print $2}')
 packages=(busybox-static mmdebstrap iptables docker.io docker-registry openssh-server rsync runc catatonit netavark aardvark-dns podman
-  patchelf squashfs-tools containernetworking-plugins uidmap curl chromium ripgrep)
+  patchelf squashfs-tools containernetworking-plugins uidmap curl chromium ripgrep btrfs-progs)
 if [ "${VERSION_ID%%.*}" -ge 13 ]; then packages+=(docker-cli); fi
 apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 

@@ -24,6 +24,8 @@
     │   └── ResumeMismatch       the file on disk belongs to another configuration
     └── RunAborted               the run ends now; carries the reason
 
+File operations in a sandbox raise ``OSError`` as local ones do, ``SandboxDiskError`` among them.
+
 An error with ``fatal`` set would meet every attempt, so it ends the run at once with one line.
 """
 
@@ -129,6 +131,10 @@ class EngineUnusable(SandboxError):
     """What makes the sandboxes cannot serve any attempt."""
 
     fatal = True
+
+
+class SandboxDiskError(OSError):
+    """A sandbox's disk is full or read-only. No other sandbox is concerned, nor the disk we write to."""
 
 
 class EvidenceMissing(HermesError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from environments.errors import HermesError, ModelError, SandboxError, VerifierError
+from environments.errors import HermesError, ModelError, SandboxDiskError, SandboxError, VerifierError
 from environments.records import Outcome
 
 
@@ -21,7 +21,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 def is_fatal(error: BaseException) -> bool:
     """Whether every further attempt would fail in the same way."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, SandboxDiskError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
     return isinstance(error, HermesError) and error.fatal
 

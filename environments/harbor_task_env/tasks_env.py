@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from environments.config import BaseEnvConfig
-from environments.errors import ConfigError, NotSupported, SandboxBroken, VerifierError
+from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError, VerifierError
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
 from environments.harbor_task_env.preparing import SOLUTION, SOLUTION_VARIABLES
@@ -165,7 +165,13 @@ class HarborTasks(HermesAgentBaseEnv):
         results: list[AgentResult] = []
         verdicts: list[Verdict] = []
         for step in task.steps:
-            await self._begin_step(task, step, sandbox, rollout)
+            try:
+                await self._begin_step(task, step, sandbox, rollout)
+            except SandboxBroken:
+                if not results:
+                    raise
+                results[-1].ending = Ending.SANDBOX_BROKEN  # the machine is as the agent has left it
+                break
             results.append(await rollout.run(step.instruction, time_limit=agent_timeout(step, self.config)))
             if step is task.steps[-1] or results[-1].ending is Ending.SANDBOX_BROKEN:
                 break
@@ -190,7 +196,11 @@ class HarborTasks(HermesAgentBaseEnv):
     async def _begin_step(self, task: Task, step: Step, sandbox: Sandbox, rollout: Rollout) -> None:
         from environments.harbor_task_env.preparing import place_solution, prepare_step
 
-        await prepare_step(step, sandbox)
+        try:
+            await prepare_step(step, sandbox)
+        except OSError as error:
+            kind = SandboxError if step is task.steps[0] else SandboxBroken
+            raise kind(f"the files of step {step.name} cannot be put into the sandbox: {error}") from error
         if self.policy_of(rollout.item) == "oracle":
             if not step.solve_script.is_file():
                 raise ConfigError(f"{task.name} has no solution/solve.sh, so the oracle cannot solve it")

@@ -8,18 +8,19 @@ coroutines, none blocks the event loop, and every one of them is safe to cancel:
 Errors: ``SandboxReleased`` after ``close``; ``SandboxBroken`` when the agent destroyed the sandbox;
 ``SandboxError`` when the engine failed; ``FileNotFoundError``, ``IsADirectoryError``,
 ``NotADirectoryError``, ``PermissionError``, ``OSError`` for file operations, as the local file
-system would raise them.
+system would raise them, ``SandboxDiskError`` for a disk of the sandbox's that takes nothing more.
 """
 
 from __future__ import annotations
 
+import errno
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from environments.errors import NotSupported
+from environments.errors import NotSupported, SandboxDiskError
 from environments.records import SandboxInfo
 
 Command = str | Sequence[str]
@@ -27,6 +28,12 @@ Command = str | Sequence[str]
 
 DEFAULT_OUTPUT_LIMIT = 1_000_000
 """Bytes kept of each output stream: the first 40 % and the last 60 %."""
+
+
+def file_error(number: int, reason: str | None, path: object) -> OSError:
+    """The error of a file operation in a sandbox, of the class that the local file system would raise."""
+    full = number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    return (SandboxDiskError if full else OSError)(number, reason, path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ def test_an_attempt_says_what_it_was(tmp_path: Path) -> None:
 def test_a_step_below_its_threshold_ends_the_task(tmp_path: Path) -> None:
     (attempt,) = run(tmp_path, policy="nop", task_filter=["two-step-*"]).attempts
     assert attempt.reward == 0.0 and [m["role"] for m in attempt.messages].count("user") == 1
+
+
+def test_an_agent_that_bars_the_way_of_the_next_step_has_failed(tmp_path: Path) -> None:
+    task = tmp_path / "tasks" / "two-step-inventory"
+    shutil.copytree(TASKS / task.name, task)
+    with (task / "steps" / "count" / "solution" / "solve.sh").open("a") as file:
+        file.write("mkdir -p /app/delivery.txt/in/the/way\n")
+    (attempt,) = run(tmp_path, tmp_path / "tasks").attempts
+    assert (attempt.ending, attempt.outcome, attempt.reward) == (Ending.SANDBOX_BROKEN, Outcome.SCORED, 0.0)
 
 
 def test_a_finished_run_is_resumed_without_running_and_a_changed_task_runs_again(tmp_path: Path) -> None:

@@ -210,6 +210,21 @@ def test_disk_full_ends_the_run_at_once(tmp_path: Path) -> None:
         process(tmp_path / "out.jsonl", lambda n, call: OSError(errno.ENOSPC, "No space left on device"))
 
 
+def test_the_full_disk_of_a_sandbox_concerns_its_attempt_alone(tmp_path: Path) -> None:
+    import errno
+
+    from environments.sandboxes.base import file_error
+
+    def fill(number: int, call: int) -> Exception | float:
+        full = file_error(errno.ENOSPC, "No space left on device", "/tests")
+        return full if number == 3 else float(number % 2)
+
+    report = process(tmp_path / "out.jsonl", fill, group_size=1)
+    assert report.exit_code == 1 and draws(tmp_path / "out.jsonl") == [0, 1, 2, 4]
+    (failed,) = [a for a in report.attempts if not a.valid]
+    assert "No space left" in str(failed.failures)
+
+
 def test_equal_scores_are_left_out_where_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     report = process(path, ensure_scores_are_not_same=True)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from environments.sandboxes.base import FileInfo
+from environments.sandboxes.base import FileInfo, file_error
 from environments.sandboxes.docker import scripts
 
 _ERRORS = {
@@ -22,6 +22,7 @@ _ERRORS = {
 }
 _TEXTS = {
     "No space left": errno.ENOSPC,
+    "quota exceeded": errno.EDQUOT,
     "Permission denied": errno.EACCES,
     "Read-only file system": errno.EROFS,
     "File name too long": errno.ENAMETOOLONG,
@@ -87,7 +88,7 @@ def check(outcome: Outcome, path: str) -> Outcome:
         reason = "not a regular file" if code == scripts.NOT_REGULAR else os.strerror(number)
         raise OSError(number, reason, path)
     number = next((number for known, number in _TEXTS.items() if known in text), errno.EIO)
-    raise OSError(number, text[-500:] or f"the file program ended with exit code {code}", path)
+    raise file_error(number, text[-500:] or f"the file program ended with exit code {code}", path)
 
 
 def check_tar(outcome: Outcome, path: str) -> None:

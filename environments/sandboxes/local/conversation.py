@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.sandboxes.base import file_error
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.job import Answer, Job
@@ -62,7 +63,7 @@ class Conversation:
             await self.explain_loss()
             raise SandboxBroken("an operation was killed")
         if "errno" in message.header:
-            raise OSError(message.header["errno"], message.header.get("text"), request.get("path"))
+            raise file_error(message.header["errno"], message.header.get("text"), request.get("path"))
         return message
 
     async def post(

@@ -9,6 +9,7 @@ import posixpath
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from environments.sandboxes.base import file_error
 from environments.sandboxes.local.inside import wire
 
 if TYPE_CHECKING:
@@ -115,4 +116,4 @@ def _check(result: ExecResult, path: str) -> None:
     number = errno.EACCES if "Permission denied" in text else errno.EIO
     if "No space left" in text:
         number = errno.ENOSPC
-    raise OSError(number, f"tar failed with exit code {result.exit_code}: {text[-500:]}", path)
+    raise file_error(number, f"tar failed with exit code {result.exit_code}: {text[-500:]}", path)

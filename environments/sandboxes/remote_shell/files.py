@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from typing import Literal
 
-from environments.sandboxes.base import FileInfo
+from environments.sandboxes.base import FileInfo, file_error
 
 FAILED = 99
 """Exit code of a script that says ``errno NAME`` itself."""
@@ -134,10 +134,10 @@ def error_of(code: int, message: bytes, path: str) -> OSError:
     if code == FAILED and text.rpartition("\n")[2].startswith("errno "):
         name = text.rpartition(" ")[2]
         number = getattr(errno, name, errno.EIO)
-        return OSError(number, _REASONS.get(name, os.strerror(number)), path)
+        return file_error(number, _REASONS.get(name, os.strerror(number)), path)
     for part, number in _TEXTS.items():
         if part in text:
-            return OSError(number, os.strerror(number), path)
+            return file_error(number, os.strerror(number), path)
     return OSError(errno.EIO, text[-500:] or f"exit code {code}", path)
 
 
