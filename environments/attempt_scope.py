@@ -55,6 +55,8 @@ class AttemptScope:
     scored_item: ScoredDataItem | None = None
     rescoring: bool = False
     """Whether a finished attempt is judged again: no model acts, and its sandbox is the one it left."""
+    viewed: bool = False
+    """Whether it is noted what the item puts before the agent."""
     open_rollout: Callable[[str], Rollout] | None = None
     """Makes a rollout for a task id that user code named first."""
 

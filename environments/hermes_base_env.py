@@ -124,6 +124,16 @@ class HermesAgentBaseEnv(BaseEnv):
             lifetime=float(config.terminal_lifetime),
         )
 
+    async def agent_view(self, item: Item, spec: SandboxSpec) -> str:
+        """A hash of what an item puts before its agent beside the prompt, and not of what judges alone.
+
+        An attempt that is judged again after this has changed stays an attempt at the item as it was. An
+        environment whose items name more (files, limits) adds it. ``spec`` is the rollout's sandbox.
+        """
+        from environments.agent_view import view_of_spec
+
+        return await view_of_spec(spec)
+
     @property
     def agent(self) -> Agent:
         """Who acts; the built-in Hermes agent unless a subclass says otherwise."""

@@ -237,6 +237,8 @@ class Provenance:
     dataset_revision: str | None = None
     git_commit: str | None = None
     item_hash: str = ""
+    view_hash: str = ""
+    """What the item put before the agent beside its prompt: machine, limits, tools; not what judges."""
     config_hash: str = ""
     tools_hash: str = ""
 

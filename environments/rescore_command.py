@@ -250,8 +250,11 @@ def report(rescoring: Rescoring, directory: Path) -> str:
         lines.append("no reward changed")
     reasons = [f"{item} attempt {n}: {why}" for (_, item, n), why in sorted(rescoring.missing.items())]
     lines += _listed("not judged again, their verdicts stand", reasons)
-    prompts = sorted(rescoring.prompts_changed)
+    prompts, views = sorted(rescoring.prompts_changed), sorted(rescoring.views_changed)
     lines += _listed("the prompt is no longer what their agents were given", prompts)
+    lines += _listed("the machine, files, limits or tools are no longer what their agents had", views)
+    if prompts or views:
+        lines.append("such attempts stay attempts at the items as they were: 'evaluate' rolls out the new")
     lines.append(_rates(list(rescoring.before.values()), rescoring))
     return "\n".join(lines) + "\n"
 

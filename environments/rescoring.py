@@ -47,6 +47,8 @@ class Rescoring:
     """Why attempts could not be judged again."""
     prompts_changed: set[str] = field(default_factory=set)
     """Items whose prompt is no longer the one that their agents were given."""
+    views_changed: set[str] = field(default_factory=set)
+    """Items that put something else before an agent by now than they did: another machine, say."""
 
     async def judge(
         self, environment: BaseEnv, group: GroupScope, number: int, finished: Callable[[Attempt], None]
@@ -106,7 +108,8 @@ class Rescoring:
             **verdict.evidence,
             "environment_version": run.provenance.environment_version,
         }
-        if record.item_id not in self.prompts_changed:  # else it stays an attempt at the item as it was
+        # Else it stays an attempt at the item as it was.
+        if record.item_id not in self.prompts_changed | self.views_changed:
             verdict.evidence["item_hash"] = scope.group.slots["item_hash"]
         record.outcome = Outcome.SCORED
         record.clock = stored.clock
@@ -114,6 +117,15 @@ class Rescoring:
         if run.store is not None:
             run.store.append(record)
         return record
+
+    def compare_view(self, record: Attempt, view: str, item_hash: str) -> None:
+        """Note an item that puts something else before an agent than it did when ``record`` was made.
+
+        Where that was not written down (by an older version), an item with other content counts as such.
+        """
+        before = record.provenance.view_hash
+        if before != view and (before or record.provenance.item_hash != item_hash):
+            self.views_changed.add(record.item_id)
 
     def chooses(self, attempt: Attempt) -> bool:
         """Whether an attempt is at one of the items that are judged again."""

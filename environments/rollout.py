@@ -129,6 +129,7 @@ class Rollout:
         self.scope.rollouts[self.task_id] = self
         _live.add(self)
         try:
+            await self._note_view()
             if self.tools and not self.finished:
                 await self.sandbox()
         except BaseException as error:
@@ -142,6 +143,22 @@ class Rollout:
     ) -> None:
         self._error = error
         await self.release()
+
+    async def _note_view(self) -> None:
+        """Note what the item puts before the agent, and, where it is judged again, whether that changed."""
+        scope, provenance = self.scope, self.record.provenance
+        if scope.viewed or (self.finished and not self.rescoring):
+            return
+        scope.viewed = True
+        from environments.agent_view import with_tools
+
+        view = with_tools(
+            await self.environment.agent_view(self.item, self.spec), [t.name for t in self.tools]
+        )
+        if not self.rescoring:
+            provenance.view_hash = view
+        elif self.environment.rescoring is not None:
+            self.environment.rescoring.compare_view(self.record, view, scope.group.slots["item_hash"])
 
     async def sandbox(self) -> Sandbox:
         """The rollout's machine, made at the first call."""

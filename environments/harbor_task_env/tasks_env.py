@@ -45,6 +45,7 @@ class HarborTasks(HermesAgentBaseEnv):
         super().__init__(*arguments, **options)
         self.tasks: dict[str, Task] = {}
         """The chosen tasks by name."""
+        self._views: dict[tuple[str, bool], str] = {}
         self._reachable: dict[tuple[str, str], asyncio.Task[bool]] = {}
 
     # Items.
@@ -133,6 +134,16 @@ class HarborTasks(HermesAgentBaseEnv):
     def sandbox_spec(self, item: Item) -> SandboxSpec:
         """The machine that the task asks for."""
         return spec_of(self.task_of(item), self.config)
+
+    async def agent_view(self, item: Item, spec: SandboxSpec) -> str:
+        """All of the task but its tests, its ``[verifier]`` and its metadata; see the base class."""
+        from environments.harbor_task_env.agent_view import agent_view
+
+        task, oracle = self.task_of(item), self.policy_of(item) == "oracle"
+        key = (task.name, oracle)
+        if key not in self._views:
+            self._views[key] = await asyncio.to_thread(agent_view, task, with_solution=oracle)
+        return self._views[key]
 
     async def agent_sandbox(self, item: Item, sandbox: Sandbox) -> Sandbox:
         """The machine for the user that the task names for its agent."""
