@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AgentTask:
-    """What an agent is asked to do, and within which limits. ``time_limit`` is in seconds."""
+    """What an agent is asked to do, and within which limits.
+
+    ``time_limit`` is in seconds, ``cost_budget`` in US dollars.
+    """
 
     messages: list[Message]
     max_turns: int = 30
     max_tokens: int | None = None
     token_budget: int | None = None
+    cost_budget: float | None = None
     time_limit: float | None = None
     waiting_clock: WaitingClock | None = None
     repeated_calls_limit: int | None = None
@@ -69,6 +73,8 @@ class HermesAgent:
             max_tokens=task.max_tokens,
             toolbox=toolbox,
             token_budget=task.token_budget,
+            cost_budget=None if session.is_script else task.cost_budget,
+            prices=session.prices,
             repeated_calls_limit=task.repeated_calls_limit,
             next_message=task.next_message,
             sampling=task.sampling,

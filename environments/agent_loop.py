@@ -17,6 +17,7 @@ from environments.context_policy import ContextChange, ContextKeeper, Policy
 from environments.errors import ContextOverflow, SandboxBroken
 from environments.records import Ending, Message, ToolCallRecord, Turn, Usage
 from environments.reply_reading import argument_text, ending_of_reply, message_of_reply, unused_id
+from environments.spending import Allowance, Spending, TokenPrices
 from environments.waiting import DeadlineReached, WaitingClock, deadline
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ class HermesAgentLoop:
 
     ``server`` answers it; ``toolbox`` runs the calls. Without a toolbox the loop uses the tools and
     the sandbox of the rollout named ``task_id`` in the attempt that it runs in.
-    ``max_tokens`` bounds one reply, ``token_budget`` all replies together, ``time_limit`` (seconds)
-    the whole conversation, in working time where a waiting clock is given. ``context_policy`` says what
-    becomes of a conversation that no longer fits into ``context_length`` tokens, where that is known.
+    ``max_tokens`` bounds one reply, ``token_budget`` all replies together, ``cost_budget`` (US dollars)
+    what they cost, by ``prices`` where these are known, ``time_limit`` (seconds) the whole conversation,
+    in working time where a waiting clock is given. ``context_policy`` says what becomes of a conversation
+    that no longer fits into ``context_length`` tokens, where that is known.
     """
 
     def __init__(
@@ -106,6 +108,8 @@ class HermesAgentLoop:
         *,
         toolbox: Toolbox | None = None,
         token_budget: int | None = None,
+        cost_budget: float | None = None,
+        prices: TokenPrices | None = None,
         repeated_calls_limit: int | None = None,
         next_message: NextMessage | None = None,
         sampling: dict[str, Any] | None = None,
@@ -119,7 +123,7 @@ class HermesAgentLoop:
         self.valid_tool_names = valid_tool_names
         self.max_turns = max_turns
         self.task_id = task_id or str(uuid.uuid4())
-        self.token_budget = token_budget
+        self.spending = Spending(token_budget, cost_budget, prices)
         self.repeated_calls_limit = repeated_calls_limit
         self.next_message = next_message
         self.toolbox = toolbox
@@ -195,10 +199,10 @@ class _Conversation:
 
     async def _turns(self) -> Ending:
         while self.result.turns_used < self.loop.max_turns:
-            budget = self._tokens_left()
-            if budget is not None and budget <= 0:
-                return Ending.TOKEN_BUDGET
-            reply = await self._ask(budget)
+            allowance = self._allowance()
+            if allowance.ending is not None and allowance.tokens == 0:
+                return allowance.ending
+            reply = await self._ask(allowance.tokens)
             choice = reply.choices[0]
             calls = self._append_reply(choice)
             ending = ending_of_reply(choice, calls)
@@ -214,17 +218,18 @@ class _Conversation:
             if ending is None and not await self._append_next_message():
                 return Ending.STOPPED
             if ending is not None:
-                if budget is not None and ending is Ending.OUTPUT_LIMIT and self._tokens_left() == 0:
-                    return Ending.TOKEN_BUDGET
+                used = self.result.turns[-1].usage.completion_tokens
+                if ending is Ending.OUTPUT_LIMIT and allowance.ending and used >= (allowance.tokens or 0):
+                    return allowance.ending
                 if ending is Ending.OUTPUT_LIMIT and self.cut_by_context:
                     return Ending.CONTEXT_LENGTH
                 return ending
         return Ending.MAX_TURNS
 
-    def _tokens_left(self) -> int | None:
-        if self.loop.token_budget is None:
-            return None
-        return max(0, self.loop.token_budget - self.result.usage.completion_tokens)
+    def _allowance(self) -> Allowance:
+        """What the next reply may use up of the budgets."""
+        turns = self.result.turns
+        return self.loop.spending.next_reply(self.result.usage, turns[-1].usage if turns else Usage())
 
     async def _ask(self, budget: int | None) -> ChatCompletion:
         limits = [limit for limit in (self.loop.max_tokens, budget) if limit is not None]
@@ -248,6 +253,7 @@ class _Conversation:
             )
         )
         self.result.usage.add(reply.usage)
+        self.loop.spending.check(reply.usage, reply.server)
         self.result.model_served = reply.model or self.result.model_served
         return reply
 

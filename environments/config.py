@@ -8,9 +8,9 @@ after them. ``cli.py`` turns the fields into flags; this module knows nothing of
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 ServerType = Literal["openai", "vllm", "sglang", "trl", "llamacpp", "oracle", "nop"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -86,6 +86,29 @@ class APIServerConfig(ServerBaseline):
     context_length: int | None = Field(
         default=None, description="The model's context, where the server hides it."
     )
+    prompt_price: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="US dollars per million prompt tokens. Unset: the cost is what the server states, if it "
+        "does.",
+    )
+    cached_price: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="The same for prompt tokens from the server's cache; unset: as prompt_price.",
+    )
+    completion_price: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="The same for completion tokens."
+    )
+
+    @model_validator(mode="after")
+    def _prices_are_whole(self) -> Self:
+        prices = (self.prompt_price, self.cached_price, self.completion_price)
+        if prices != (None, None, None) and None in (self.prompt_price, self.completion_price):
+            raise ValueError("prompt_price and completion_price go together; 0 is a price")
+        return self
 
 
 def hosted_model() -> APIServerConfig:
@@ -186,7 +209,7 @@ class BaseEnvConfig(BaseModel):
     )
     over_limit_attempts: Literal["train", "baseline"] = Field(
         default="train",
-        description="Attempts that ran out of context or token budget train with the reward they have, or "
+        description="Attempts that ran out of context or of a budget train with the reward they have, or "
         "count for the group's mean alone.",
     )
     branch_reward: Literal["every", "last"] = Field(
@@ -211,6 +234,12 @@ class BaseEnvConfig(BaseModel):
     reward_timeout: float | None = Field(default=600, gt=0, description="Seconds compute_reward may take.")
     top_p: float | None = Field(default=None, description="Nucleus sampling.")
     token_budget: int | None = Field(default=None, ge=1, description="Completion tokens one rollout may use.")
+    cost_budget: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="US dollars that the model calls of one rollout may cost.",
+    )
     progress: Literal["auto", "live", "plain", "none"] = Field(
         default="auto", description="Progress display; auto: live on a terminal, plain lines elsewhere."
     )

@@ -289,6 +289,7 @@ class HermesAgentBaseEnv(BaseEnv):
             max_turns=config.max_agent_turns,
             max_tokens=config.max_token_length if config.max_token_length > 0 else None,
             token_budget=config.token_budget,
+            cost_budget=config.cost_budget,
             time_limit=config.rollout_timeout,
             waiting_clock=clock,
             repeated_calls_limit=config.repeated_calls_limit,

@@ -35,6 +35,7 @@ class Ending(StrEnum):
     STOPPED = "stopped"
     MAX_TURNS = "max_turns"
     TOKEN_BUDGET = "token_budget"
+    COST_BUDGET = "cost_budget"
     CONTEXT_LENGTH = "context_length"
     TIME_LIMIT = "time_limit"
     REFUSED = "refused"
@@ -90,7 +91,7 @@ class Reward:
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens and money. ``cost`` is in US dollars, None where the server does not say."""
+    """Tokens and money. ``cost`` is in US dollars, None where neither configuration nor server says."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -104,8 +105,12 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.completion_tokens += other.completion_tokens
         self.reasoning_tokens += other.reasoning_tokens
-        if other.cost is not None:
-            self.cost = (self.cost or 0.0) + other.cost
+        self.add_cost(other.cost)
+
+    def add_cost(self, cost: float | None) -> None:
+        """Add another call's cost alone, where it is known."""
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ from environments.records import (
     Message,
     Outcome,
     ScoredDataItem,
+    Usage,
     Verdict,
 )
 from environments.scoring import broken_sandbox_verdict, result_of, score_rollout
@@ -85,6 +86,8 @@ class Rollout:
         self._released = False
         self._context: ToolContext | None = None
         self._releasing: asyncio.Future[None] | None = None
+        self._spent = Usage()
+        """By all that the agent did in it so far."""
         self._error: BaseException | None = None
         """What ended the block, where it was not its own end."""
 
@@ -230,6 +233,7 @@ class Rollout:
             if not hasattr(task, name):
                 raise TypeError(f"AgentTask has no limit {name!r}")
             setattr(task, name, value)
+        self._take_off_budgets(task, limits)
         record = self.record
         record.agent.name, record.agent.version = environment.agent.name, environment.agent.version
         record.agent.wire, record.agent.phase = session.wire, session.phase
@@ -238,9 +242,17 @@ class Rollout:
         toolbox = await self.toolbox() if self.tools else environment.empty_toolbox()
         record.tool_names = list(toolbox.names)
         result = await environment.agent.run(task, session, toolbox, sandbox)
+        self._spent.add(result.usage)
         self.record_result(result)
         record.sequences = session.sequences()
         return result
+
+    def _take_off_budgets(self, task: AgentTask, limits: dict[str, Any]) -> None:
+        """Budgets are those of the rollout, however often the agent is asked to act in it."""
+        if task.token_budget is not None and "token_budget" not in limits:
+            task.token_budget = max(0, task.token_budget - self._spent.completion_tokens)
+        if task.cost_budget is not None and "cost_budget" not in limits:
+            task.cost_budget = max(0.0, task.cost_budget - (self._spent.cost or 0.0))
 
     def record_result(self, result: AgentResult) -> None:
         """Take an agent's result into the record."""

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.agent_loop import AgentResult, HermesAgentLoop
-from environments.errors import ContextOverflow, SandboxBroken, ServerUnavailable
+from environments.errors import ConfigError, ContextOverflow, SandboxBroken, ServerUnavailable
+from environments.inference.prices import Prices
 from environments.inference.types import (
     CallTiming,
     ChatCompletion,
@@ -239,6 +240,59 @@ def test_token_budget_bounds_each_reply_and_ends_the_rollout() -> None:
     result = run(server, max_tokens=8, token_budget=12)
     assert [sampling["max_tokens"] for sampling in server.sampling] == [8, 7, 2]
     assert result.ending is Ending.TOKEN_BUDGET
+
+
+def priced(number: int, cost: float | None) -> ChatCompletion:
+    reply = says(None, call(id=f"{number}"))
+    reply.usage.cost = cost
+    return reply
+
+
+def test_cost_budget_cuts_replies_to_what_can_be_paid() -> None:
+    prices = Prices(prompt=100.0, cached=100.0, completion=1000.0)  # 10 + 5 tokens: 0.006
+    server = Script(*(priced(n, 0.006) for n in range(9)))
+    result = run(server, max_tokens=12, cost_budget=0.015, prices=prices)
+    # Left: 15, then 9, then 3 thousandths; the next prompt takes 1.5 of them (15 tokens) at least.
+    assert [sampling["max_tokens"] for sampling in server.sampling] == [12, 7, 1]
+    assert result.ending is Ending.COST_BUDGET
+    assert result.usage.cost == pytest.approx(0.018)
+
+
+def test_a_reply_cut_by_the_cost_budget_ends_so() -> None:
+    reply = says("and so", finish="length")
+    reply.usage.cost = 0.0051
+    result = run(Script(reply), cost_budget=0.0051, prices=Prices(0.0, 0.0, 1000.0))
+    assert result.ending is Ending.COST_BUDGET
+
+
+def test_the_smaller_budget_decides() -> None:
+    server = Script(*(priced(n, 0.005) for n in range(9)))
+    result = run(server, token_budget=8, cost_budget=1.0, prices=Prices(0.0, 0.0, 1000.0))
+    assert result.ending is Ending.TOKEN_BUDGET
+    assert [sampling["max_tokens"] for sampling in server.sampling] == [8, 3]
+
+
+def test_cost_budget_by_what_the_server_states() -> None:
+    server = Script(*(priced(n, 0.01) for n in range(9)))
+    result = run(server, cost_budget=0.025)
+    assert result.ending is Ending.COST_BUDGET
+    assert result.turns_used == 3
+    assert all("max_tokens" not in sampling for sampling in server.sampling)
+
+
+def test_cost_budget_without_any_cost_is_an_error_that_names_the_cure() -> None:
+    with pytest.raises(ConfigError, match=r"openai\.prompt_price"):
+        run(Script(priced(0, None)), cost_budget=1.0)
+    reply = says("hello")
+    reply.usage, reply.server = Usage(), "host:80"
+    with pytest.raises(ConfigError, match="host:80 does not say how many tokens"):
+        run(Script(reply), cost_budget=1.0, prices=Prices(1.0, 1.0, 1.0))
+
+
+def test_a_script_costs_nothing() -> None:
+    reply = says("done")
+    reply.usage = Usage()
+    assert run(Script(reply), cost_budget=1.0).ending is Ending.STOPPED
 
 
 def test_identical_calls_are_noticed_where_asked_for() -> None:

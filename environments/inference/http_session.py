@@ -27,6 +27,7 @@ class HTTPSession(Session):
         self._pin = Pin(manager, split)
         self.model = manager.model
         self.context_length = manager.context_length
+        self.prices = manager.prices
 
     @property
     def server(self) -> str | None:

@@ -184,6 +184,8 @@ class ManagedSession(Session):
     ) -> ChatCompletion:
         first, last = replies[0], replies[-1]
         usage = replace(first.usage, prompt_tokens=0, completion_tokens=0)
+        for reply in replies[1:]:
+            usage.add_cost(reply.usage.cost)
         for reply in replies:
             usage.prompt_tokens += reply.usage.prompt_tokens or prompt_tokens
             usage.completion_tokens += reply.usage.completion_tokens or len(reply.tokens)

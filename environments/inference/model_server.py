@@ -14,6 +14,7 @@ from environments.errors import AccessDenied, BadRequest, ContextOverflow, Model
 from environments.inference.faults import ModelNotFound, NoCompletion, Unreachable, no_answer, room_for_reply
 from environments.inference.metrics import ServerMetrics
 from environments.inference.pool import Lease, Slots
+from environments.inference.prices import prices_of
 from environments.inference.providers import (
     OWN,
     Echo,
@@ -28,7 +29,7 @@ from environments.inference.text_calls import read_text_calls
 from environments.inference.token_endpoint import TokenEndpoint, find_token_endpoint
 from environments.inference.transport import Target, Transport
 from environments.inference.types import ChatCompletion, Completion
-from environments.records import Message
+from environments.records import Message, Usage
 from environments.tool_call_parsers.base import ToolCallParser
 
 _NONSENSE_IN_A_ROW = 3
@@ -36,8 +37,15 @@ _NONSENSE_IN_A_ROW = 3
 
 _NAMES_N = re.compile(r"['\"`]n\\?['\"`]")
 
+
+class Counted(Protocol):
+    """A reply, as far as its cost is concerned."""
+
+    usage: Usage
+
+
 Reply_co = TypeVar("Reply_co", covariant=True)
-Reply = TypeVar("Reply")
+Reply = TypeVar("Reply", bound=Counted)
 
 
 class Request(Protocol[Reply_co]):
@@ -131,6 +139,7 @@ class ModelServer:
         self.streams = not self.endpoint.loopback if config.stream is None else config.stream
         self.asks_for_usage = True
         self.ignores_n = config.n_kwarg_is_ignored
+        self.prices = prices_of(config)
         self.token_endpoint: TokenEndpoint | None = None
         """How it continues token ids; None until it has been asked."""
         self.obituary: Callable[[], str] = lambda: ""
@@ -249,7 +258,10 @@ class ModelServer:
             try:
                 budget = max(0.0, end - clock())
                 exchange = await transport.post(self.target, url, body, budget)
-                return request.read(exchange.payload, self), exchange.first_token_at
+                reply = request.read(exchange.payload, self)
+                if self.prices is not None and (reply.usage.prompt_tokens or reply.usage.completion_tokens):
+                    reply.usage.cost = self.prices.cost(reply.usage)
+                return reply, exchange.first_token_at
             except MalformedReply as problem:
                 raise no_answer(self.label, str(problem)) from None
             except ModelNotFound as error:

@@ -37,6 +37,7 @@ class OracleSession(Session):
     """
 
     wire = "oracle"
+    is_script = True
     model = "oracle"
 
     def __init__(self, script: Script) -> None:
@@ -88,6 +89,7 @@ class NopSession(Session):
     """Answers at once, with a text and no call: what a task is worth if nobody does anything."""
 
     wire = "nop"
+    is_script = True
     model = "nop"
 
     async def chat_completion(

@@ -134,6 +134,7 @@ def _joined(first: TokenReply, rest: TokenReply, pause: float) -> TokenReply:
     spans = [PolicySpan(s.start + shift, s.end + shift, s.version) for s in rest.policy_versions]
     usage = replace(first.usage)
     usage.completion_tokens += rest.usage.completion_tokens
+    usage.add_cost(rest.usage.cost)
     return replace(
         rest,
         tokens=first.tokens + rest.tokens,

@@ -24,6 +24,7 @@ from environments.inference.model_server import ChatRequest, CompletionRequest, 
 from environments.inference.policies import NopSession, OracleSession, Script
 from environments.inference.pool import Pool, Split
 from environments.inference.pooled_sampler import TokenRequest
+from environments.inference.prices import Prices, dearest, prices_of
 from environments.inference.retrying import Backoff, Caller
 from environments.inference.session import Session
 from environments.inference.together import side_by_side
@@ -123,6 +124,11 @@ class ServerManager:
         """The shortest context among the servers, in tokens; None where none says."""
         configs = [server.config for server in self.servers] or self.configs
         return min((config.context_length for config in configs if config.context_length), default=None)
+
+    @property
+    def prices(self) -> Prices | None:
+        """What a call costs at most, whichever server takes it; None where one has no prices."""
+        return dearest(map(prices_of, self.configs))
 
     def session(self, *, split: Split = "train", script: Script | None = None) -> Session:
         """A line for one conversation. ``script`` is the oracle's, from the environment."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from environments.inference.prices import Prices
 from environments.inference.types import ChatCompletion
 from environments.records import Message
 from environments.records import Sequence as TokenSequence
@@ -24,6 +25,10 @@ class Session(ABC):
     model: str = ""
     context_length: int | None = None
     """Tokens that the model can read and write in one call, where that is known."""
+    prices: Prices | None = None
+    """What the model's tokens cost at most, where the configuration says."""
+    is_script: bool = False
+    """Whether no model answers, so that nothing costs anything."""
 
     @abstractmethod
     async def chat_completion(

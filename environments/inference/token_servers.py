@@ -118,7 +118,9 @@ class TokenServers:
         if self._dialect is None:
             raise ConfigError("the tokenizer has not been loaded: await start() first")
         sampler = PooledSampler(self._manager, split, self._defaults)
-        return TokenSession(self._dialect, sampler, self._context_length())
+        session = TokenSession(self._dialect, sampler, self._context_length())
+        session.prices = self._manager.prices
+        return session
 
     def unaccounted(self, sampling: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         """Servers whose log-probabilities leave out some of these sampling parameters, and which."""

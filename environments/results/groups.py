@@ -59,11 +59,11 @@ def use_in_training(attempt: Attempt, *, over_limit: TrainingUse = TrainingUse.T
     """What an attempt does in its group.
 
     Scored attempts train and all others are left out. ``over_limit`` is what those do that ran out
-    of context or token budget.
+    of context or of a budget.
     """
     if not is_scored(attempt):
         return TrainingUse.EXCLUDE
-    if attempt.ending in (Ending.CONTEXT_LENGTH, Ending.TOKEN_BUDGET):
+    if attempt.ending in (Ending.CONTEXT_LENGTH, Ending.TOKEN_BUDGET, Ending.COST_BUDGET):
         return over_limit
     return TrainingUse.TRAIN
 
