@@ -310,7 +310,7 @@ class Rollout:
             return verdict
         except SandboxBroken as error:
             self.record.ending = Ending.SANDBOX_BROKEN
-            return broken_sandbox_verdict(f"the sandbox broke under grading: {error}")
+            return broken_sandbox_verdict(f"the sandbox broke under grading: {error}", contested=True)
 
     def scored_item(self, reward: float | None) -> ScoredDataItem:
         """The attempt as a row of the trajectory API; phase 1 has placeholder tokens, marked as such."""

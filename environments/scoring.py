@@ -126,10 +126,16 @@ def _number(value: Any) -> float:
     )
 
 
-def broken_sandbox_verdict(explanation: str) -> Verdict:
-    """Score 0 for an agent that destroyed its own machine; never a new draw."""
+def broken_sandbox_verdict(explanation: str, *, contested: bool = False) -> Verdict:
+    """Score 0 for an agent that destroyed its own machine; never a new draw. ``contested`` where it may
+    have been another's doing."""
     return Verdict(
-        reward=0.0, explanation=explanation, passed=False, verifier="framework", started_at=time.time()
+        reward=0.0,
+        explanation=explanation,
+        passed=False,
+        verifier="framework",
+        contested=contested,
+        started_at=time.time(),
     )
 
 

@@ -17,6 +17,8 @@ from environments.tasks.variables import resolve_variables
 
 SOLUTION = "/solution"
 SOLUTION_VARIABLES = f"{SOLUTION}/.variables"
+RUN_SOLUTION = f". {SOLUTION_VARIABLES}; bash {SOLUTION}/solve.sh"
+"""Command that runs a solution which ``place_solution`` has put there."""
 _SETUP_TIMEOUT = 600.0
 _DIRECTORIES = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts; :"
 """The agent need not be root to write there."""

@@ -16,7 +16,8 @@ from environments.config import BaseEnvConfig
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError, VerifierError
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
-from environments.harbor_task_env.preparing import SOLUTION, SOLUTION_VARIABLES
+from environments.harbor_task_env.preparing import RUN_SOLUTION
+from environments.harbor_task_env.trials import Trials
 from environments.harbor_task_env.steps import SteppedResult, check_evidence, combined, falls_short
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Ending, Item, Message, Verdict
@@ -46,7 +47,7 @@ class HarborTasks(HermesAgentBaseEnv):
         self.tasks: dict[str, Task] = {}
         """The chosen tasks by name."""
         self._views: dict[tuple[str, bool], str] = {}
-        self._reachable: dict[tuple[str, str], asyncio.Task[bool]] = {}
+        self._trials = Trials(self)
 
     # Items.
 
@@ -147,7 +148,11 @@ class HarborTasks(HermesAgentBaseEnv):
 
     async def agent_sandbox(self, item: Item, sandbox: Sandbox) -> Sandbox:
         """The machine for the user that the task names for its agent."""
-        user = self.task_of(item).steps[0].agent_user
+        return await self.machine_of_agent(self.task_of(item), sandbox)
+
+    async def machine_of_agent(self, task: Task, sandbox: Sandbox) -> Sandbox:
+        """A task's machine as its agent has it."""
+        user = task.steps[0].agent_user
         assert self._backend is not None
         if user is None or not self._backend.capabilities.users:
             return sandbox
@@ -172,7 +177,7 @@ class HarborTasks(HermesAgentBaseEnv):
             return await rollout.run()
         task = self.task_of(rollout.item)
         sandbox = await rollout.sandbox()
-        await self._prepare(task, sandbox)
+        await self.prepare(task, sandbox)
         results: list[AgentResult] = []
         verdicts: list[Verdict] = []
         for step in task.steps:
@@ -199,7 +204,8 @@ class HarborTasks(HermesAgentBaseEnv):
         rollout.record_result(merged)
         return merged
 
-    async def _prepare(self, task: Task, sandbox: Sandbox) -> None:
+    async def prepare(self, task: Task, sandbox: Sandbox) -> None:
+        """Make a sandbox what the task expects before its first step."""
         from environments.harbor_task_env.preparing import prepare
 
         await prepare(task, sandbox, replay=self.config.task_images == "replay")
@@ -223,11 +229,10 @@ class HarborTasks(HermesAgentBaseEnv):
 
     def oracle(self, item: Item) -> Any:
         """Run ``solution/solve.sh`` of each step."""
-        command = f". {SOLUTION_VARIABLES}; bash {SOLUTION}/solve.sh"
 
         def script(messages: Any) -> Message:
             if messages[-1].get("role") == "user":
-                call = {"name": "terminal", "arguments": {"command": command}}
+                call = {"name": "terminal", "arguments": {"command": RUN_SOLUTION}}
                 return {"role": "assistant", "content": None, "tool_calls": [{"function": call}]}
             return {"role": "assistant", "content": "The solution was run."}
 
@@ -266,67 +271,32 @@ class HarborTasks(HermesAgentBaseEnv):
         """The verdict on one step."""
         from environments.verification import verify
 
-        async def untouched() -> bool:
-            return await self._reaches_verdict(task, step)
-
         return await verify(
             task,
             sandbox,
             step=step,
             last=last,
-            fresh=lambda: self._verifier_machine(task, step),
-            untouched=untouched,
+            fresh=lambda: self.verifier_machine(task, step),
+            untouched=lambda: self._trials.untouched(task, step),
+            solved=lambda: self._trials.solved(task, step),
             timeout=verifier_timeout(step, self.config),
             directory=sandbox.working_directory,
         )
 
     @asynccontextmanager
-    async def _verifier_machine(self, task: Task, step: Step) -> AsyncIterator[Sandbox]:
+    async def verifier_machine(self, task: Task, step: Step) -> AsyncIterator[Sandbox]:
         """A fresh machine for a separate verifier: its own, or a copy of the task's."""
         sandbox = await self.create_sandbox(spec_of(task, self.config, step.verifier.machine))
         try:
             if step.verifier.machine is None:
-                await self._prepare(task, sandbox)
+                await self.prepare(task, sandbox)
             yield sandbox
         finally:
             await sandbox.close()
 
-    async def _reaches_verdict(self, task: Task, step: Step) -> bool:
-        """Whether a step's tests reach a verdict where no agent has been; found out once."""
-        key = (task.name, step.name)
-        if key not in self._reachable or self._reachable[key].cancelled():
-            self._reachable[key] = asyncio.ensure_future(self._try_untouched(task, step))
-        return await asyncio.shield(self._reachable[key])
-
-    async def _try_untouched(self, task: Task, step: Step) -> bool:
-        from environments.harbor_task_env.preparing import prepare_step
-        from environments.verification import verify
-
-        sandbox = await self.create_sandbox(spec_of(task, self.config))
-        try:
-            await self._prepare(task, sandbox)
-            for earlier in task.steps[: task.steps.index(step) + 1]:
-                await prepare_step(earlier, sandbox)
-            await verify(
-                task,
-                sandbox,
-                step=step,
-                fresh=lambda: self._verifier_machine(task, step),
-                timeout=verifier_timeout(step, self.config),
-                directory=sandbox.working_directory,
-            )
-        except VerifierError:
-            return False
-        finally:
-            await sandbox.close()
-        return True
-
     async def close(self) -> None:
         """See ``BaseEnv.close``; ends what still tries tests out."""
-        for trial in self._reachable.values():
-            trial.cancel()
-        await asyncio.gather(*self._reachable.values(), return_exceptions=True)
-        self._reachable.clear()
+        await self._trials.close()
         await super().close()
 
 

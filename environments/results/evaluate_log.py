@@ -76,6 +76,8 @@ def sample_from_attempt(attempt: Attempt) -> dict[str, Any]:
         "model": attempt.agent.model,
         "metrics": dict(verdict.metrics) if verdict else {},
         "explanation": verdict.explanation if verdict else "",
+        "contested": verdict.contested if verdict else False,
+        "tampered": verdict.tampered if verdict else False,
         "usage": plain(attempt.usage),
         "timings": plain(attempt.clock),
         "tool_errors": plain(attempt.tool_errors),

@@ -270,8 +270,9 @@ def _metadata_row(metadata: JSON, number: int, place: str) -> Row:
 
 def _sample_row(sample: Mapping[str, Any], number: int) -> Row:
     reward = sample.get("reward", sample.get("score"))
-    verdict = {name: sample[name] for name in ("metrics", "explanation") if sample.get(name)}
-    known = {"messages", "usage", "timings", "metrics", "explanation"}
+    told = ("metrics", "explanation", "contested", "tampered")
+    verdict = {name: sample[name] for name in told if sample.get(name)}
+    known = {"messages", "usage", "timings", *told}
     timings, usage = _object(sample.get("timings")), _object(sample.get("usage"))
     return Row(
         number=number,

@@ -157,7 +157,7 @@ class Totals:
     """What stands below the table."""
 
     def __init__(self) -> None:
-        self.rows = self.passed = self.judged = 0
+        self.rows = self.passed = self.contested = self.tampered = 0
         self.rewards: list[float] = []
         self.tokens = 0
         self.seconds = 0.0
@@ -169,6 +169,8 @@ class Totals:
         self.passed += bool(row.passed)
         if row.reward is not None:
             self.rewards.append(row.reward)
+            self.contested += bool(row.verdict.get("contested"))
+            self.tampered += bool(row.verdict.get("tampered"))
         self.tokens += row.tokens or 0
         self.seconds += row.seconds or 0.0
         if row.cost is not None:
@@ -179,6 +181,8 @@ class Totals:
             f"{self.rows} rollout{'s' if self.rows != 1 else ''}",
             f"{self.passed} passed ({100 * self.passed / self.rows:.1f}%)" if self.rows else "",
             f"{self.rows - len(self.rewards)} without a score" if len(self.rewards) < self.rows else "",
+            f"{self.contested} contested" if self.contested else "",
+            f"{self.tampered} tampered" if self.tampered else "",
             f"mean reward {score(sum(self.rewards) / len(self.rewards))}" if self.rewards else "",
             f"{count(self.tokens)} completion tokens" if self.tokens else "",
             f"${self.cost:.2f}" if self.cost is not None else "",

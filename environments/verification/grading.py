@@ -1,9 +1,12 @@
 """From a sandbox that an agent has left to a verdict.
 
 A grading that gives no verdict (the tests wrote no reward, ran out of time, could not start) is done once
-more with nothing of the agent alive. If that gives none either, the question is whose fault it is: where
-the tests reach a verdict in a sandbox that no agent has touched, the agent broke them and has failed;
-where they do not, the task is broken and ``VerifierError`` says so.
+more with nothing of the agent alive. If that does not give the agent its reward either, the question is
+whose fault it is, and only sandboxes that the agent has never reached may answer it. Where the tests reach
+no verdict in one that nobody has touched, or at the first try on the task's own solution, the task is
+broken and ``VerifierError`` says so. Otherwise the agent has failed: else it could turn each failure into
+an error that nobody counts. Such a zero is marked ``contested``, since tests that break on good work alone
+cannot be told from it where there is no solution.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ FreshSandbox = Callable[[], AbstractAsyncContextManager[Sandbox]]
 Untouched = Callable[[], Awaitable[bool]]
 """Whether the tests reach a verdict where no agent has been."""
 
+Solved = Callable[[], Awaitable[bool | None]]
+"""Whether the tests reach a verdict at the first try on the task's own solution, in a sandbox where no agent
+has been; None where that is not known."""
+
 
 async def verify(
     task: Task,
@@ -40,14 +47,16 @@ async def verify(
     room: Room | None = None,
     fresh: FreshSandbox | None = None,
     untouched: Untouched | None = None,
+    solved: Solved | None = None,
     timeout: float | None = None,
     directory: str | None = None,
 ) -> Verdict:
     """Grade what is in a sandbox with a task's tests.
 
     ``step`` is needed for a task of several steps, ``last`` tells whether an agent goes on working here
-    afterwards. ``fresh`` is needed where the task asks for a separate verifier. ``timeout`` (seconds) is
-    in place of the task's own, ``directory`` is where the tests start.
+    afterwards. ``fresh`` is needed where the task asks for a separate verifier. ``untouched`` and
+    ``solved`` are asked where the tests reach no verdict; without them that is the task's fault.
+    ``timeout`` (seconds) is in place of the task's own, ``directory`` is where the tests start.
 
     Raises ``VerifierError`` where no verdict can be reached through no fault of the agent, with the
     evidence attached, and ``SandboxError`` where the sandbox fails.
@@ -76,30 +85,36 @@ async def verify(
     trust = Trust.SEPARATE if step.verifier.mode == "separate" else room.trust
     verdict = _verdict(graded, room, trust, evidence)
     verdict.started_at, verdict.duration = started, time.time() - started
-    if graded.score is None:
-        await _whose_fault(verdict, graded, untouched)
-    elif survivors and graded.score.value > 0:
-        _contest(verdict, survivors)
+    if len(evidence) == 1:
+        return verdict
+    if graded.score is None and (untouched is None or not await untouched()):
+        raise VerifierError(graded.problem, evidence=verdict)
+    if graded.score is None or graded.score.value <= 0 or survivors:
+        await _whose_fault(verdict, evidence[0]["problem"], survivors, solved)
     return verdict
 
 
-def _contest(verdict: Verdict, survivors: list[str]) -> None:
-    """What ran beside the tests at the first try kept them from a verdict, and may have read them and
-    prepared the second: no proof of work."""
-    verdict.explanation = (
-        f"{verdict.explanation} says {verdict.reward:g}, but only after {', '.join(survivors[:5])} had run "
-        "beside tests that came to no end"
-    )
+async def _whose_fault(verdict: Verdict, problem: str, survivors: list[str], solved: Solved | None) -> None:
+    """Decide on tests that reached no verdict at the first try, and at the second none or none to trust.
+
+    What ran beside them at the first (``survivors``) may have kept them from a verdict, read them, and
+    prepared the second: a reward is then no proof of work. And a zero is none of idleness, where tests that
+    broke on good work had spoilt it.
+    """
+    reaches = None if solved is None else await solved()
+    if reaches is False:
+        verdict.reward, verdict.passed = None, None
+        verdict.error = f"{problem}; so it is with the task's own solution"
+        raise VerifierError(verdict.error, evidence=verdict)
+    if verdict.reward is None:
+        second = "twice; in a sandbox that no agent has touched the tests do reach a verdict"
+    elif survivors:
+        second = f"while {', '.join(survivors[:5])} ran beside the tests; then {verdict.reward:g}"
+    else:
+        second = f"then {verdict.reward:g}"
+    known = "" if reaches is None else ", and on the task's own solution"
+    verdict.explanation = f"{problem}, {second}{known}"
     verdict.reward, verdict.passed, verdict.contested = 0.0, False, True
-
-
-async def _whose_fault(verdict: Verdict, graded: Graded, untouched: Untouched | None) -> None:
-    if untouched is None or not await untouched():
-        raise VerifierError(graded.problem, evidence=verdict)
-    verdict.reward, verdict.passed = 0.0, False
-    verdict.explanation = (
-        f"{graded.problem}, twice; in a sandbox that no agent has touched the tests do reach a verdict"
-    )
 
 
 async def _grade(

@@ -55,6 +55,7 @@ async def evaluate(environment: BaseEnv) -> RunReport:
                 f"{len(failures)} failed ({', '.join(f'{n} {k}' for k, n in kinds.items())}); the same "
                 "command tries them again"
             )
+        parts += _doubts(run.attempts)
         if run.unasked:
             parts.append(f"{run.unasked} attempts without a reply: their prompts do not fit the context")
         return RunReport(
@@ -64,6 +65,22 @@ async def evaluate(environment: BaseEnv) -> RunReport:
             metrics=metrics,
             output=directory,
         )
+
+
+def _doubts(attempts: Iterable[Attempt]) -> list[str]:
+    """Zeros that may be unjust, and those of a forged reward, for the closing line."""
+    verdicts = [attempt.verdict for attempt in attempts if attempt.valid and attempt.verdict is not None]
+    contested = sum(verdict.contested for verdict in verdicts)
+    tampered = sum(verdict.tampered for verdict in verdicts)
+    found = []
+    if contested:
+        found.append(
+            f"{contested} contested: the tests came to no verdict on what was left, which counts as 0 (the "
+            "agent's doing, or tests that break on good work; 'hermes-env show' has the reasons)"
+        )
+    if tampered:
+        found.append(f"{tampered} tampered: a forged reward, which counts as 0")
+    return found
 
 
 async def evaluate_items(

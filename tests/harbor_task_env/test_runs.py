@@ -116,16 +116,73 @@ def test_a_broken_verifier_is_no_zero(tmp_path: Path) -> None:
 
 def test_an_agent_that_breaks_the_tests_has_failed(tmp_path: Path) -> None:
     test = f"#!/bin/bash\n[ -e /app/trap ] && sleep 86413\necho 1 > {REWARD}\n"
-    make_task(
-        tmp_path / "tasks" / "trapped",
-        QUIET + "[verifier]\ntimeout_sec = 1\n",
-        test=test,
-        solve="#!/bin/bash\nmkdir -p /app; touch /app/trap\n",
+    settings = QUIET + "[verifier]\ntimeout_sec = 1\n"
+    make_task(tmp_path / "tasks" / "trapped", settings, test=test)
+    make_task(tmp_path / "tasks" / "unsolvable", settings, test=test, solve=None)
+    report = run(tmp_path, tmp_path / "tasks", cls=Trapper)
+    assert report.complete and report.metrics["eval/contested_attempts"] == 2
+    for attempt in report.attempts:
+        assert attempt.outcome is Outcome.SCORED and attempt.reward == 0.0
+        assert attempt.verdict is not None and attempt.verdict.contested
+        assert "no agent has touched" in attempt.verdict.explanation
+        assert ("the task's own solution" in attempt.verdict.explanation) == (attempt.item_id == "trapped")
+
+
+class Trapper(HarborTaskEnv):
+    """Its agent breaks tests that look at what it left."""
+
+    async def _begin_step(self, *arguments: Any) -> None:
+        """It has no solution."""
+
+    def oracle(self, item: Any) -> Any:
+        call = {"name": "terminal", "arguments": {"command": "mkdir -p /app; touch /app/trap"}}
+        return [{"role": "assistant", "content": None, "tool_calls": [{"function": call}]}, {"content": ""}]
+
+
+CHECKS = "[ -e /app/x ] || { echo 0 > /logs/verifier/reward.txt; exit 0; }"
+SERVES = """mkdir -p /app; touch /app/x
+(setsid python3 -m http.server 8000 --bind 127.0.0.1 > /dev/null 2>&1 &)
+for i in $(seq 1200); do (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null && break; sleep 0.05; done
+"""
+CALLS = "(exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null || { echo 0 > /logs/verifier/reward.txt; exit 0; }"
+BROKEN_WHEN_SOLVED = {
+    "too-slow": (f"{CHECKS}; sleep 86415", "mkdir -p /app; touch /app/x"),
+    "crashes": (f"{CHECKS}; kill -SEGV $$", "mkdir -p /app; touch /app/x"),
+    "no-number": (f"{CHECKS}; echo nan > {REWARD}", "mkdir -p /app; touch /app/x"),
+    "spoils-the-evidence": (f"{CHECKS}; rm /app/x; exit 1", "mkdir -p /app; touch /app/x"),
+    "too-slow-for-a-service": (f"{CALLS}; sleep 86415", SERVES),
+}
+
+
+def test_tests_that_break_on_good_work_alone_are_nobodys_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What an agent of its own failed at stays a zero, and so does what is not solved."""
+    settings = QUIET + "[verifier]\ntimeout_sec = 1\n"
+    for name, (test, solve) in BROKEN_WHEN_SOLVED.items():
+        make_task(tmp_path / "tasks" / name, settings, test=f"#!/bin/bash\n{test}\n", solve=solve)
+    report = run(tmp_path, tmp_path / "tasks", verifier_error_retries=0)
+    assert {a.item_id: a.outcome for a in report.attempts} == dict.fromkeys(
+        BROKEN_WHEN_SOLVED, Outcome.VERIFIER_ERROR
     )
-    report = run(tmp_path, tmp_path / "tasks")
-    (attempt,) = report.attempts
-    assert report.complete and attempt.outcome is Outcome.SCORED and attempt.reward == 0.0
-    assert attempt.verdict is not None and "no agent has touched" in attempt.verdict.explanation
+    assert not report.complete and report.exit_code == 1 and report.metrics["eval/coverage"] == 0.0
+    assert all("the task's own solution" in (a.verdict.error or "") for a in report.attempts if a.verdict)
+    idle = run(tmp_path / "idle", tmp_path / "tasks", "nop")
+    assert idle.complete and idle.metrics["eval/pass_rate"] == idle.metrics["eval/contested_attempts"] == 0.0
+
+
+def test_where_a_task_has_no_solution_a_zero_without_a_verdict_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = f"#!/bin/bash\n[ -e /app/trap ] || {{ echo 0 > {REWARD}; exit 0; }}\nexit 1\n"
+    make_task(tmp_path / "tasks" / "one", QUIET, test=test, solve=None)
+    report = run(tmp_path, tmp_path / "tasks", cls=Trapper)
+    assert report.exit_code == 0 and "1 contested: the tests came to no verdict" in report.message
+    sample = json.loads((tmp_path / "out" / "samples.jsonl").read_text())
+    assert (sample["reward"], sample["contested"]) == (0.0, True)
+    for place in ("", "samples.jsonl"):
+        assert main(["show", str(tmp_path / "out" / place)]) == 0
+        assert "1 contested" in capsys.readouterr().out
 
 
 def test_an_agent_out_of_time_is_graded_as_it_stands(tmp_path: Path) -> None:

@@ -153,6 +153,10 @@ async def fails() -> bool:
     return False
 
 
+async def unknown() -> None:
+    return None
+
+
 @pytest.mark.parametrize(
     "test", ["#!/bin/bash\nexit 0\n", "#!/bin/bash\necho nan > /logs/verifier/reward.txt\n"]
 )
@@ -163,8 +167,26 @@ def test_no_verdict_is_an_error_unless_the_agent_broke_the_tests(tmp_path: Path,
             graded(task, "true", untouched=untouched)
         assert caught.value.evidence.evidence["earlier"], "both tries are kept as evidence"
         assert caught.value.evidence.reward is None
-    verdict = graded(task, "true", untouched=works)
-    assert (verdict.reward, verdict.passed) == (0.0, False) and "no agent has touched" in verdict.explanation
+    for solved in (None, works, unknown):
+        verdict = graded(task, "true", untouched=works, solved=solved)
+        assert (verdict.reward, verdict.passed, verdict.contested) == (0.0, False, True)
+        assert "no agent has touched" in verdict.explanation
+        assert ("own solution" in verdict.explanation) == (solved is works)
+    with pytest.raises(VerifierError, match="so it is with the task's own solution"):
+        graded(task, "true", untouched=works, solved=fails)
+
+
+def test_a_zero_after_tests_that_spoilt_the_evidence_is_contested(tmp_path: Path) -> None:
+    """The first try came to no verdict, and the second finds nothing any more."""
+    test = f"#!/bin/bash\nif [ -e /app/x ]; then rm /app/x; exit 1; fi; echo 0 > {REWARD}\n"
+    task = a_task(tmp_path, test)
+    verdict = graded(task, "touch /app/x")
+    assert (verdict.reward, verdict.contested) == (0.0, True) and "then 0" in verdict.explanation
+    with pytest.raises(VerifierError, match="so it is with the task's own solution"):
+        graded(task, "touch /app/x", solved=fails)
+    assert not graded(task, "true").contested
+    passing = a_task(tmp_path, test.replace("echo 0", "echo 1"))
+    assert graded(passing, "touch /app/x", solved=fails).reward == 1.0
 
 
 def test_what_listens_and_stands_in_the_way_of_a_verdict_is_contested(tmp_path: Path) -> None:
