@@ -17,8 +17,8 @@ from environments.errors import ConfigError, NotSupported, SandboxBroken, Sandbo
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
 from environments.harbor_task_env.preparing import RUN_SOLUTION
-from environments.harbor_task_env.trials import Trials
 from environments.harbor_task_env.steps import SteppedResult, check_evidence, combined, falls_short
+from environments.harbor_task_env.trials import Trials
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Ending, Item, Message, Verdict
 from environments.tasks.model import Step, Task
