@@ -342,6 +342,22 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         description="MCP servers whose tools the model gets, by name: command or url, env, headers, shared, "
         "timeout, start_timeout.",
     )
+    hermes_python: str | None = Field(
+        default=None,
+        description="Python program of a virtual environment with Hermes Agent, whose other tools "
+        "hermes_tools and ctx.call_tool then reach.",
+    )
+    hermes_tools: list[str] | None = Field(
+        default=None, description="Tools and toolsets of that Hermes Agent that the model gets."
+    )
+    hermes_variables: list[str] | None = Field(
+        default=None, description="Names of variables (keys, say) that its process gets of ours."
+    )
+    hermes_home: str | None = Field(
+        default=None,
+        description="Its home directory (HERMES_HOME) for all rollouts; unset: an empty one for each.",
+    )
+    hermes_timeout: float = Field(default=300.0, gt=0, description="Seconds of one call of such a tool.")
     allow_unisolated: bool = Field(
         default=False, description="Let a model run commands although this machine offers no isolation."
     )

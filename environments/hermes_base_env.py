@@ -81,6 +81,9 @@ class HermesAgentBaseEnv(BaseEnv):
         self._backend: Backend | None = None
         self._shared_tools: SharedResources | None = None
         self._mcp_tools: list[Tool] = []
+        self._hermes_tools: list[Tool] = []
+        self.unselected_tools: list[Tool] = []
+        """Tools that no model gets but ``ctx.call_tool`` reaches: those of an installed Hermes Agent."""
 
     # What a subclass writes.
 
@@ -205,8 +208,8 @@ class HermesAgentBaseEnv(BaseEnv):
 
     @property
     def brought_tools(self) -> list[Tool]:
-        """Tools beside those of toolsets: the environment's own and those of MCP servers."""
-        return [*self.custom_tools, *self._mcp_tools]
+        """Tools beside those of toolsets: Hermes Agent's, the environment's own, those of MCP servers."""
+        return [*self._hermes_tools, *self.custom_tools, *self._mcp_tools]
 
     def tool_settings(self) -> ToolSettings:
         """Limits of the tools, from the configuration."""
@@ -394,13 +397,22 @@ class HermesAgentBaseEnv(BaseEnv):
 
     async def start(self) -> None:
         """Start servers and check the sandbox backend and the tools before anything is rolled out."""
-        if self.config.mcp_servers:
-            from environments.tools.mcp.tools import load_tools
-
-            self._mcp_tools = await load_tools(self.config.mcp_servers, self.shared_tools)
+        await self._load_foreign_tools()
         self._select_tools(None)
         await self._start_backend()
         await super().start()
+
+    async def _load_foreign_tools(self) -> None:
+        config = self.config
+        if config.mcp_servers:
+            from environments.tools.mcp.tools import load_tools
+
+            self._mcp_tools = await load_tools(config.mcp_servers, self.shared_tools)
+        if config.hermes_python or config.hermes_tools:
+            from environments.tools.hermes.tools import load_hermes_tools
+
+            found = await load_hermes_tools(config, self.shared_tools)
+            self._hermes_tools, self.unselected_tools = found.given, found.others
 
     async def _start_backend(self) -> None:
         from environments.sandboxes.registry import start_backend

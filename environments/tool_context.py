@@ -277,8 +277,9 @@ class AsyncToolContext:
             from environments.tools.toolbox import Toolbox
 
             rollout = await self._owner()
-            own = rollout.environment.brought_tools
-            self._toolbox = Toolbox([*all_tools().values(), *own], (await rollout.toolbox()).state)
+            environment = rollout.environment
+            reached = [*all_tools().values(), *environment.unselected_tools, *environment.brought_tools]
+            self._toolbox = Toolbox(reached, (await rollout.toolbox()).state)
         lacking = self._toolbox.lacking(name)
         if lacking is not None:
             return json.dumps({"error": lacking})

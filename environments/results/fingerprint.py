@@ -66,7 +66,16 @@ _FAILURES = {
     "reward_timeout",
     "terminal_lifetime",
 }
-_PLACES = {"browser_path", "web_cache_directory", "web_search_url", "vision_base_url", "image_base_url"}
+_PLACES = {
+    "browser_path",
+    "web_cache_directory",
+    "web_search_url",
+    "vision_base_url",
+    "image_base_url",
+    "hermes_python",
+    "hermes_variables",
+    "hermes_home",
+}
 _LIFE_CYCLE = {"keep_sandboxes", "kept_sandbox_lifetime"}
 _PERMISSIONS = {"allow_unisolated", "local_isolation"}
 NOT_AFFECTING: frozenset[str] = frozenset().union(

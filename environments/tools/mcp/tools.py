@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import json
-import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from environments.errors import ConfigError
+from environments.tools.attachments import store_encoded
 from environments.tools.base import JSON, Tool, ToolFunction, ToolState
 from environments.tools.mcp.server import McpServer, ServerFailure
 from environments.tools.mcp.settings import ServerSettings, parse_servers
@@ -126,24 +124,12 @@ async def _text(state: ToolState, block: Any) -> str:
     if block.type == "text":
         return str(block.text)
     if block.type in ("image", "audio"):
-        return await _store(state, block.data, block.mime_type)
+        return await store_encoded(state, block.data, block.mime_type, _SLOT)
     if block.type == "resource_link":
         return f"[resource {block.uri}]"
     resource = getattr(block, "resource", None)
     if getattr(resource, "text", None) is not None:
         return str(resource.text)  # type: ignore[union-attr]
     if getattr(resource, "blob", None) is not None:
-        return await _store(state, resource.blob, resource.mime_type)  # type: ignore[union-attr]
+        return await store_encoded(state, resource.blob, resource.mime_type, _SLOT)  # type: ignore[union-attr]
     return f"[{block.type}]"
-
-
-async def _store(state: ToolState, encoded: str, kind: str | None) -> str:
-    try:
-        data = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return f"[{kind or 'data'} that cannot be decoded]"
-    digest = hashlib.sha256(data).hexdigest()[:12]
-    suffix = re.sub(r"[^a-z0-9]", "", (kind or "").rpartition("/")[2]) or "bin"
-    path = posixpath.join(state.sandbox.scratch, "mcp", f"{digest}.{suffix}")
-    await state.sandbox.write_bytes(path, data)
-    return f"[{kind or 'data'}, {len(data)} bytes, in {path}]"

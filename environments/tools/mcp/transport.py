@@ -1,27 +1,23 @@
 """The line to an MCP server that is a program: JSON-RPC messages over its standard input and output.
 
-The program runs under ``guardian.py``, so that nothing of it outlives us. What it prints that is no
+The program is ``guarded``: nothing of it outlives us. What it prints that is no
 message is passed over and remembered, as is the end of what it says on standard error: errors quote them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
+from environments.tools.guarded import Tail, end_guarded, start_guarded
 from environments.tools.mcp.settings import ServerSettings
 
 MESSAGE_LIMIT = 32 * 1024 * 1024
 """Bytes of one message; a server that prints more without a line end is not speaking MCP."""
 
-_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "TMPDIR")
-_TAIL = 2_000
-_CLOSING = 10.0
+_SAMPLE = 80
 _SETTLING = 3.0
 
 
@@ -31,7 +27,7 @@ class ServerProgram:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
-        self._said = b""
+        self._tail = Tail()
         self._garbage = 0
         self._last_garbage = b""
 
@@ -56,11 +52,10 @@ class ServerProgram:
         if self._process is not None and self._process.returncode is not None:
             parts.append(f"exit code {self._process.returncode}")
         if self._garbage:
-            sample = self._last_garbage[:80].decode("utf-8", "replace")
+            sample = self._last_garbage.decode("utf-8", "replace")
             parts.append(f"it printed {self._garbage} lines that are no MCP messages, such as {sample!r}")
-        if self._said.strip():
-            lines = self._said.decode("utf-8", "replace").strip().splitlines()
-            parts.append(f"on standard error: {' | '.join(lines[-4:])[-500:]}")
+        if said := self._tail.quote():
+            parts.append(f"on standard error: {said}")
         return "; ".join(parts)
 
     @asynccontextmanager
@@ -68,39 +63,27 @@ class ServerProgram:
         """Start it; the streams that the ``mcp`` package speaks over. The end of the block ends it."""
         import anyio
 
-        process = self._process = await self._start()
+        process = self._process = await start_guarded(
+            self._settings.command, env=self._settings.env, cwd=self._settings.cwd, limit=MESSAGE_LIMIT
+        )
         incoming, read_stream = anyio.create_memory_object_stream[Any](0)
         write_stream, outgoing = anyio.create_memory_object_stream[Any](0)
         tasks = [
             asyncio.create_task(self._read(process, incoming)),
             asyncio.create_task(self._write(process, outgoing, incoming)),
-            asyncio.create_task(self._listen(process)),
+            asyncio.create_task(self._tail.listen(process)),
         ]
         try:
             yield read_stream, write_stream
         finally:
             try:
-                await asyncio.shield(asyncio.ensure_future(_end(process)))
+                await asyncio.shield(asyncio.ensure_future(end_guarded(process)))
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for stream in (incoming, read_stream, write_stream, outgoing):
                     stream.close()
-
-    async def _start(self) -> asyncio.subprocess.Process:
-        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        guardian = str(Path(__file__).with_name("guardian.py"))
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", guardian, *self._settings.command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment | self._settings.env,
-            cwd=self._settings.cwd,
-            start_new_session=True,
-            limit=MESSAGE_LIMIT,
-        )  # fmt: skip
 
     async def _read(self, process: asyncio.subprocess.Process, incoming: Any) -> None:
         from mcp.shared.message import SessionMessage
@@ -126,7 +109,7 @@ class ServerProgram:
 
     def _note(self, line: bytes) -> None:
         self._garbage += 1
-        self._last_garbage = line.strip()[:_TAIL]
+        self._last_garbage = line.strip()[:_SAMPLE]
 
     async def _write(self, process: asyncio.subprocess.Process, outgoing: Any, incoming: Any) -> None:
         assert process.stdin is not None
@@ -138,20 +121,3 @@ class ServerProgram:
             except (BrokenPipeError, ConnectionResetError):
                 incoming.close()  # the session sees that the connection is gone
                 return
-
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        while data := await process.stderr.read(65536):
-            self._said = (self._said + data)[-_TAIL:]
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Close its input, on which it ends or its guardian ends it."""
-    assert process.stdin is not None
-    process.stdin.close()
-    with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _CLOSING)
-        return
-    with suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()

@@ -1,12 +1,12 @@
-"""A small program that runs an MCP server and ends it, with all that it started, when nobody listens.
+"""A small program that runs another one and ends it, with all that it started, when nobody listens.
 
     python -I -S guardian.py PROGRAM [ARGUMENT ...]
 
-The server has our standard streams. When the other side of standard input is closed, be it on purpose or
-because our owner was killed, the server gets a moment to end by itself; then every process that descends
-from it is killed, those that made sessions of their own too. SIGTERM does that at once.
+The program has our standard streams. When the other side of standard input is closed, be it on purpose
+or because our owner was killed, it gets a moment to end by itself; then every process that descends from
+it is killed, those that made sessions of their own too. SIGTERM does that at once.
 
-It imports nothing of the framework: it starts in milliseconds and runs with the server's environment.
+It imports nothing of the framework: it starts in milliseconds and runs with the program's environment.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import sys
 import time
 
 GRACE = 2.0
-"""Seconds that a server has to end after its standard input was closed."""
+"""Seconds that the program has to end after its standard input was closed."""
 
 _SET_CHILD_SUBREAPER = 36
 
 
 def main(argv: list[str]) -> int:
-    """Run the server; its exit code, 127 where it cannot be started."""
+    """Run the program; its exit code, 127 where it cannot be started."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     waking, wake = os.pipe()
     for end in (waking, wake):
@@ -35,23 +35,23 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: told_to_end.__setitem__(0, True))
     try:
-        server = os.posix_spawnp(argv[0], argv, os.environ, setsigdef=[signal.SIGTERM, signal.SIGPIPE])
+        program = os.posix_spawnp(argv[0], argv, os.environ, setsigdef=[signal.SIGTERM, signal.SIGPIPE])
     except OSError as error:
         print(f"{argv[0]} cannot be started: {error.strerror}", file=sys.stderr)  # noqa: T201
         return 127
-    code = _watch(server, waking, told_to_end)
+    code = _watch(program, waking, told_to_end)
     _kill_descendants()
     return code
 
 
-def _watch(server: int, waking: int, told_to_end: list[bool]) -> int:
-    """Until the server has ended, or has to."""
+def _watch(program: int, waking: int, told_to_end: list[bool]) -> int:
+    """Until the program has ended, or has to."""
     poller = select.poll()
     poller.register(0, 0)  # hang-ups are told without being asked for
     poller.register(waking, select.POLLIN)
     deadline: float | None = None
     while True:
-        code = _reap(server)
+        code = _reap(program)
         if code is not None:
             return code
         if told_to_end[0] or (deadline is not None and time.monotonic() >= deadline):
@@ -65,8 +65,8 @@ def _watch(server: int, waking: int, told_to_end: list[bool]) -> int:
                 deadline = time.monotonic() + GRACE
 
 
-def _reap(server: int) -> int | None:
-    """Take in what has ended; the server's exit code if it is among that."""
+def _reap(program: int) -> int | None:
+    """Take in what has ended; the program's exit code if it is among that."""
     code = None
     while True:
         try:
@@ -75,7 +75,7 @@ def _reap(server: int) -> int | None:
             return code
         if process == 0:
             return code
-        if process == server:
+        if process == program:
             exit_code = os.waitstatus_to_exitcode(status)
             code = exit_code if exit_code >= 0 else 128 - exit_code
 
