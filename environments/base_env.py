@@ -137,6 +137,13 @@ class BaseEnv(ABC):
             if isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) <= 2000)
         }
 
+    def dataset_items(self) -> Iterable[Item] | None:
+        """All items that evaluations choose from, where settings of the environment's own leave some out.
+
+        None where ``evaluate_items`` is given all of them. Results of an item that is in none are left out.
+        """
+        return None
+
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log metrics; a subclass adds its own and calls this."""
         import asyncio  # at 36 ms too slow for --help
@@ -173,6 +180,8 @@ class BaseEnv(ABC):
         from environments.results.summary_text import metric_lines
 
         run = self.active_run
+        if self.rescoring is not None and not self.rescoring.after:
+            return  # nothing was judged: the results stand
         named = self.config.data_dir_to_save_evals
         if run is not None:
             named = run.evaluation_directory or named or run.directory
@@ -191,6 +200,7 @@ class BaseEnv(ABC):
                 "max_new_tokens": self.config.max_token_length,
                 **(generation_parameters or {}),
             },
+            covers=run.covered if run is not None else None,
         )
         if run is not None:
             run.evaluations_logged += 1

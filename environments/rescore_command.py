@@ -36,8 +36,8 @@ to the environment's compute_reward as it is written down, with the sandbox that
   --env.FIELD     a setting that is to differ from the run's, such as --env.test_timeout
 
 New verdicts are appended to the run's records, the old ones stay; metrics, samples and groups are written
-anew. An interrupted rescoring goes on with the same command. The exit code is 0 where every attempt was
-judged again, else 1.
+anew. An interrupted rescoring goes on with the same command. Attempts at items that the dataset has no more
+are left out. The exit code is 0 where every other attempt was judged again, else 1.
 """
 MARKER_FILE = "rescore.json"
 """Stands in the run's directory while a rescoring is not finished."""
@@ -74,7 +74,7 @@ def main(argv: Sequence[str], find: Callable[[str], str | None]) -> int:
         return INTERRUPTED
     marker.unlink(missing_ok=True)
     failed = emit(report(rescoring, directory))
-    return failed or int(bool(rescoring.missing))
+    return failed or int(bool(rescoring.missing) or not rescoring.after)
 
 
 def _read(argv: Sequence[str]) -> _Options:
@@ -199,16 +199,10 @@ def _settings(cls: Any, manifest: Manifest, directory: Path, output: Path | None
     settings |= {"use_wandb": False, "resume": True}
     if output is not None:
         return settings | {"data_path_to_save_groups": str(output)}
-    ids: set[str] = set()
-    attempts = 1
-    for attempt in read_attempts(directory / ATTEMPTS_FILE):
-        ids.add(attempt.item_id)
-        attempts = max(attempts, attempt.attempt + 1)
-    settings |= {"data_dir_to_save_evals": str(directory), "attempts": attempts}
-    settings |= {"limit": None, "item_ids": None}
-    if "task_filter" in known and ids:
-        settings |= {"task_filter": sorted(ids), "skip_tasks": None}
-    return settings
+    numbers = [attempt.attempt for attempt in read_attempts(directory / ATTEMPTS_FILE)]
+    settings |= {"data_dir_to_save_evals": str(directory), "attempts": max(numbers, default=0) + 1}
+    selection = dict.fromkeys(("limit", "item_ids", "task_filter", "skip_tasks"))
+    return settings | {name: value for name, value in selection.items() if name in known}
 
 
 def _servers(manifest: Manifest) -> list[dict[str, Any]]:
@@ -231,12 +225,17 @@ def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
 def report(rescoring: Rescoring, directory: Path) -> str:
     """What changed, as text."""
     from environments.rescoring import flips
+    from environments.results.coverage import left_out
 
     judged, missing = len(rescoring.after), len(rescoring.missing)
     total = judged + missing
-    if not total:
+    gone = [left_out(sorted(rescoring.gone))] if rescoring.gone else []
+    if not total and not gone:
         raise UnknownName("item", ",".join(rescoring.items or []), [], "--items")
-    lines = [f"{judged} of {total} attempts of {directory} were judged again"]
+    attempts = "attempt" if total == 1 else "attempts"
+    lines = [f"{judged} of {total} {attempts} of {directory} {'was' if total == 1 else 'were'} judged again"]
+    if not total:
+        return "\n".join([*lines, *gone]) + "\n"
     found = flips(rescoring)
     titles = {
         "failed": "passed before, failed now",
@@ -255,6 +254,7 @@ def report(rescoring: Rescoring, directory: Path) -> str:
     lines += _listed("the machine, files, limits or tools are no longer what their agents had", views)
     if prompts or views:
         lines.append("such attempts stay attempts at the items as they were: 'evaluate' rolls out the new")
+    lines += gone
     lines.append(_rates(list(rescoring.before.values()), rescoring))
     return "\n".join(lines) + "\n"
 

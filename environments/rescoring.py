@@ -39,6 +39,8 @@ class Rescoring:
 
     since: float
     items: Sequence[str] | None = None
+    evaluation: bool = True
+    """Whether the run is an evaluation, of which each item comes up by its id."""
     before: dict[Key, Attempt] = field(default_factory=dict)
     """Attempts as they were before it, of those that are judged."""
     after: dict[Key, Attempt] = field(default_factory=dict)
@@ -47,6 +49,10 @@ class Rescoring:
     """Why attempts could not be judged again."""
     prompts_changed: set[str] = field(default_factory=set)
     """Items whose prompt is no longer the one that their agents were given."""
+    gone: set[str] = field(default_factory=set)
+    """Items that the dataset has no more; their attempts are left out of the results."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Why items that it has cannot be judged here."""
     views_changed: set[str] = field(default_factory=set)
     """Items that put something else before an agent by now than they did: another machine, say."""
 

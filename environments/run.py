@@ -26,6 +26,7 @@ from environments.scheduler import Breaker
 from environments.source_code import changed_files, code_of, git_commit, sources_of, version_of
 
 if TYPE_CHECKING:
+    from environments.attempt_scope import GroupScope
     from environments.base_env import BaseEnv
     from environments.rescoring import Rescoring
     from environments.results.progress import Progress
@@ -74,6 +75,14 @@ class Run:
         """Whether they are kept in memory; a training that goes on for days only counts them."""
         self.evaluation_directory: Path | None = None
         """Where ``evaluate_log`` writes, where the workflow says so."""
+        self.covers_output = False
+        """Whether metrics and samples are of all that the output holds, and not of what this run chose."""
+        self.evaluated: dict[str, dict[str, GroupScope]] = {}
+        """Items that evaluations of this run were given, by evaluation."""
+        self.covered: dict[str, Any] | None = None
+        """What ``metrics.json`` says that it is of; see ``evaluate_log``."""
+        self.remarks: list[str] = []
+        """What the closing line adds."""
         self.unasked = 0
         """Attempts that ended before the first reply, as their prompt does not fit."""
         self.errors: Counter[str] = Counter()
@@ -99,7 +108,7 @@ class Run:
         if self.rescoring is not None:
             return {}
         scored = [attempt for attempt in self._earlier.get((group_id, item_id), []) if attempt.valid]
-        same = {attempt.attempt: attempt for attempt in scored if item_hash in _item_hashes(attempt)}
+        same = {attempt.attempt: attempt for attempt in scored if item_hash in item_hashes(attempt)}
         if scored and not same:
             self._changed_items.setdefault(item_id, len(scored))
         return same
@@ -336,7 +345,7 @@ def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
     run.remember(run.store.attempts())
 
 
-def _item_hashes(attempt: Attempt) -> tuple[str, ...]:
+def item_hashes(attempt: Attempt) -> tuple[str, ...]:
     """The item's content when the attempt was made, and when it was last judged."""
     judged = attempt.verdict.evidence.get("item_hash") if attempt.verdict is not None else None
     return (

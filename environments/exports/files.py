@@ -26,7 +26,7 @@ def read_groups(path: Path, schemas: list[JSON] | None) -> Iterator[list[Candida
     """
     file = find_file(path)
     tools = tools_beside(file)
-    rows = read_rows(file)
+    rows = read_rows(path)
     first = next(rows, None)
     if first is None:
         raise StoreError(f"{file} holds no rollouts")

@@ -185,7 +185,7 @@ class _Export:
 
     def _summary(self) -> str:
         output, selection = self.output, self.selection
-        text = f"{output.rows} rows written to {output.path}"
+        text = f"{output.rows} row{'' if output.rows == 1 else 's'} written to {output.path}"
         if output.known:
             text += f", beside {output.known} that were there"
         left = {**selection.left_out, "duplicate": output.duplicates}

@@ -7,6 +7,7 @@ before the next begins; the conversations stand one after the other in the recor
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -46,6 +47,7 @@ class HarborTasks(HermesAgentBaseEnv):
         super().__init__(*arguments, **options)
         self.tasks: dict[str, Task] = {}
         """The chosen tasks by name."""
+        self._dataset: list[Item] = []
         self._views: dict[tuple[str, bool], str] = {}
         self._trials = Trials(self)
 
@@ -53,18 +55,41 @@ class HarborTasks(HermesAgentBaseEnv):
 
     async def setup(self) -> None:
         """Load the tasks and refuse those that cannot be run here, before anything is rolled out."""
-        from environments.tasks.selection import select_names
-
         found = await asyncio.to_thread(self.load_tasks)
         names = [*(task.name for task in found.tasks), *found.broken]
-        wanted = set(select_names(names, self.config.task_filter, self.config.skip_tasks))
+        wanted = self._wanted(names)
         chosen = [task for task in found.tasks if task.name in wanted]
         run = self.active_run
         if run is not None:
             run.provenance.dataset, run.provenance.dataset_revision = found.source, found.revision
-        self.refuse_broken({name: text for name, text in found.broken.items() if name in wanted})
-        self.refuse_misfits(chosen)
+        broken = {name: text for name, text in found.broken.items() if name in wanted}
+        if self.rescoring is not None and self.rescoring.evaluation:
+            misfits = {task.name: "; ".join(why) for task in chosen if (why := self.misfits(task))}
+            self.rescoring.unavailable |= broken | misfits
+            chosen = [task for task in chosen if task.name not in misfits]
+        else:
+            self.refuse_broken(broken)
+            self.refuse_misfits(chosen)
         self.tasks = {task.name: task for task in chosen}
+        self._dataset = [*map(item_of, found.tasks), *({"task_name": name} for name in found.broken)]
+
+    def _wanted(self, names: list[str]) -> set[str]:
+        """Names of the tasks that the run is about."""
+        from environments.tasks.selection import select_names
+
+        take, skip, run = self.config.task_filter, self.config.skip_tasks, self.active_run
+        if self.rescoring is None or run is None:
+            return set(select_names(names, take, skip))
+        if not self.rescoring.evaluation:  # where the order of draws depends on them; some may be gone
+            take = take and [glob for glob in take if fnmatch.filter(names, glob)]
+            return set(select_names(names, take, skip))
+        stored = {attempt.item_id for attempt in run.everything() if self.rescoring.chooses(attempt)}
+        chosen = set(names) if take is None and skip is None else set(select_names(names, take, skip))
+        return stored & chosen
+
+    def dataset_items(self) -> list[Item] | None:
+        """All tasks of the source, whatever the filters leave out."""
+        return list(self._dataset)
 
     def load_tasks(self) -> TaskSet:
         """All tasks of the configured source. Runs in a thread."""
@@ -113,16 +138,7 @@ class HarborTasks(HermesAgentBaseEnv):
 
     def items(self) -> list[dict[str, Any]]:
         """One item for each task. The digest makes a changed task another item."""
-        return [
-            {
-                "task_name": task.name,
-                "category": task.category,
-                "difficulty": task.difficulty,
-                "digest": task.digest,
-                "steps": len(task.steps),
-            }
-            for task in self.tasks.values()
-        ]
+        return [item_of(task) for task in self.tasks.values()]
 
     def task_of(self, item: Item) -> Task:
         """The task that an item names."""
@@ -298,6 +314,17 @@ class HarborTasks(HermesAgentBaseEnv):
         """See ``BaseEnv.close``; ends what still tries tests out."""
         await self._trials.close()
         await super().close()
+
+
+def item_of(task: Task) -> dict[str, Any]:
+    """The item that is a task."""
+    return {
+        "task_name": task.name,
+        "category": task.category,
+        "difficulty": task.difficulty,
+        "digest": task.digest,
+        "steps": len(task.steps),
+    }
 
 
 def _list(lines: Collection[str]) -> str:

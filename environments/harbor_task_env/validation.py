@@ -89,6 +89,10 @@ class TaskValidation(HarborTasks):
             for policy in POLICIES
         ]
 
+    def dataset_items(self) -> None:
+        """Its items are not the dataset's."""
+        return
+
     def policy_of(self, item: Item) -> str | None:
         """The item's own policy."""
         return str(item["policy"])

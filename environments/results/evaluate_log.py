@@ -28,12 +28,13 @@ def write_evaluation(
     start_time: float | None = None,
     end_time: float | None = None,
     generation_parameters: Any = None,
+    covers: Mapping[str, Any] | None = None,
 ) -> None:
     """Write both files, each whole or not at all.
 
     ``name`` is the task that the metrics stand under. ``samples`` may be any mappings, one line each,
     and are written as they come, so a generator does; None leaves an earlier ``samples.jsonl`` alone.
-    Times are seconds since the epoch. Raises ``StoreError``.
+    Times are seconds since the epoch. ``covers`` says which items the metrics are of. Raises ``StoreError``.
     """
     elapsed = end_time - start_time if start_time is not None and end_time is not None else None
     parameters = scrub(generation_parameters) if generation_parameters is not None else {}
@@ -45,6 +46,8 @@ def write_evaluation(
         },
         "results": {name: plain(metrics), "all": plain(metrics)},
     }
+    if covers is not None:
+        document["covers"] = plain(covers)
     if samples is not None:
         rows = samples
 

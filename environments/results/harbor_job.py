@@ -13,21 +13,26 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from environments.cli_output import emit
-from environments.errors import ConfigError
+from environments.errors import ConfigError, StoreError
 from environments.records import Attempt
 from environments.results.atif import JSON, timestamp, trajectory_of
-from environments.results.durable import make_directory, write_atomically
+from environments.results.coverage import Coverage, left_out, split
+from environments.results.durable import make_directory, store_errors, write_atomically
 from environments.results.reading import ATTEMPTS_FILE, final_attempts, read_attempts
 from environments.results.store import read_tools
+
+logger = logging.getLogger(__name__)
 
 _NAMESPACE = uuid.UUID("6f0c1f0e-5a53-4be1-9d8c-0c7f4f1b9f55")
 """Makes identities that are the same whenever a run is written again."""
@@ -46,26 +51,48 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 2 or any(word.startswith("--") for word in argv):
         raise ConfigError("'hermes-env export harbor' takes a run's directory and that of the job to write")
     trials = write_job(Path(argv[0]), Path(argv[1]))
-    return emit(f"{trials} trials in {argv[1]}\n")
+    return emit(f"{trials} trial{'' if trials == 1 else 's'} in {argv[1]}\n")
 
 
 def write_job(run: Path, job: Path) -> int:
     """Write the attempts of a run directory as a job; returns how many trials there are.
 
-    Raises ``ConfigError`` where ``run`` is no run or ``job`` holds something else.
+    Attempts at items that the dataset has no more are left out, which a warning names. Raises
+    ``ConfigError`` where ``run`` is no run or has no attempt, or ``job`` holds something else;
+    ``StoreError`` where one cannot be read or the other not be written.
     """
-    if not (run / ATTEMPTS_FILE).is_file():
-        raise ConfigError(f"{run} is no directory of a run: it has no {ATTEMPTS_FILE}")
+    with store_errors(f"cannot read {run}"):
+        if not (run / ATTEMPTS_FILE).is_file():
+            raise ConfigError(f"{run} is no directory of a run: it has no {ATTEMPTS_FILE}")
+        attempts, gone = split(final_attempts(read_attempts(run / ATTEMPTS_FILE)), Coverage.read(run))
+        tools = read_tools(run)
+    if gone:
+        logger.warning("%s", left_out(gone))
+    if not attempts:
+        raise StoreError(f"{run} has no attempt: there is nothing to export")
+    with store_errors(f"cannot write {job}"):
+        _check_target(job, attempts)
+        names = _TrialNames()
+        trials = [_write_trial(attempt, job, names.of(attempt), tools) for attempt in attempts]
+        _remove_others(job, {trial["trial_name"] for trial in trials})
+        _write(job / "config.json", {"job_name": job.name, "jobs_dir": str(job.parent)})
+        _write(job / "result.json", _job(job, attempts, trials))
+    return len(trials)
+
+
+def _check_target(job: Path, attempts: Sequence[Attempt]) -> None:
+    if job.exists() and not job.is_dir():
+        raise ConfigError(f"{job} is no directory; name another")
     if job.exists() and not (job / "result.json").is_file() and any(job.iterdir()):
         raise ConfigError(f"{job} holds something that is no job; name another directory")
-    attempts = final_attempts(read_attempts(run / ATTEMPTS_FILE))
-    tools = read_tools(run)
     _check_owner(job, attempts)
-    names = _TrialNames()
-    trials = [_write_trial(attempt, job, names.of(attempt), tools) for attempt in attempts]
-    _write(job / "config.json", {"job_name": job.name, "jobs_dir": str(job.parent)})
-    _write(job / "result.json", _job(job, attempts, trials))
-    return len(trials)
+
+
+def _remove_others(job: Path, names: Collection[str]) -> None:
+    """Remove trials that an earlier export of the same run wrote and that are none of its results now."""
+    for path in job.iterdir():
+        if path.name not in names and path.is_dir() and (path / "agent" / "trajectory.json").is_file():
+            shutil.rmtree(path)
 
 
 def _check_owner(job: Path, attempts: Sequence[Attempt]) -> None:

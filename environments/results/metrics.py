@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from environments.records import Attempt, Usage
@@ -21,6 +22,17 @@ Z95 = 1.959963984540054
 """Quantile of the normal distribution for a two-sided interval of 95 %."""
 
 Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """How many attempts there should be at an item. ``info`` is what results say of the item, such as its
+    category."""
+
+    environment: str
+    item_id: str
+    attempts: int
+    info: Mapping[str, Any] = field(default_factory=dict)
 
 
 def passed(attempt: Attempt) -> bool:
@@ -69,21 +81,23 @@ def wilson_interval(successes: float, total: float, z: float = Z95) -> Interval 
 
 
 def effective_size(clusters: Iterable[Sequence[float]]) -> float:
-    """How many independent attempts the outcomes (0 or 1) of all clusters are worth.
+    """How many independent attempts the outcomes (0 or 1) of all clusters are worth: n / deff.
 
-    n / deff, with the design effect deff = sum over clusters of (sum of (x - p))^2 / (n p (1 - p)): the
-    clustered variance of the rate over that of n independent attempts (Kish, "Survey Sampling", 1965;
-    n / deff in Wilson's formula: Korn and Graubard, Survey Methodology 24, 1998). It is at least 1, and
-    is 1 where each cluster has one attempt. Clusters that all have the same rate tell nothing about the
-    attempts within them, and count as one attempt each.
+    The design effect deff is the variance of the rate with its clusters over that of a simple random sample
+    of the same size (Kish, "Survey Sampling", 1965, 8.2): ``standard_error`` squared, with its factor
+    m / (m - 1) for m clusters, over p (1 - p) / (n - 1), as survey software computes it. n / deff goes into
+    Wilson's formula as Korn and Graubard, Survey Methodology 24 (1998), do for proportions of few cases.
+
+    deff is taken to be at least 1, and is 1 where each cluster has one attempt. Clusters that all have the
+    same rate tell nothing about the attempts within them, and count as one attempt each.
     """
-    groups = [(math.fsum(values), len(values)) for values in clusters if len(values)]
-    if len({passes / size for passes, size in groups}) < 2:
+    groups = [list(values) for values in clusters if len(values)]
+    total = sum(map(len, groups))
+    if total == len(groups) or len({math.fsum(values) / len(values) for values in groups}) < 2:
         return float(len(groups))
-    total = sum(size for _, size in groups)
-    rate = math.fsum(passes for passes, _ in groups) / total
-    squares = math.fsum((passes - size * rate) ** 2 for passes, size in groups)
-    return total / max(1.0, squares / (total * rate * (1 - rate)))
+    rate = math.fsum(value for values in groups for value in values) / total
+    clustered = standard_error(groups) or 0.0
+    return total / max(1.0, clustered**2 / (rate * (1 - rate) / (total - 1)))
 
 
 def bootstrap_interval(
@@ -132,84 +146,130 @@ def by_item(attempts: Iterable[Attempt]) -> dict[tuple[str, str], list[Attempt]]
     return items
 
 
-def summary(attempts: Iterable[Attempt], *, planned: int | None = None) -> dict[str, Any]:
+def summary(attempts: Iterable[Attempt], *, planned: int | Iterable[Planned] | None = None) -> dict[str, Any]:
     """Everything one wants to know of a run, as plain data.
 
-    ``planned`` is how many attempts there should have been; those that are not there count as not
-    passed. Intervals are of 95 %: Wilson for pass rates, with the effective number of attempts where
-    items have several; bootstrap over items for rewards.
+    ``planned`` is how many attempts there should have been, in all or for each item; those that are not
+    there count as not passed in every rate but the valid one (a plain number says nothing of their items,
+    so it leaves rates of categories and pass@k alone). Intervals are of 95 %: Wilson for pass rates, with
+    the effective number of attempts where items have several; bootstrap over items for rewards.
     """
     every = final_attempts(attempts)
     valid = [attempt for attempt in every if is_scored(attempt)]
-    total = max(len(every), planned or 0)
+    works = _works(every, planned)
+    total = sum(work.size for work in works)
     count = sum(map(passed, every))
+    verdicts = [attempt.verdict for attempt in valid if attempt.verdict is not None]
     rewards = [[attempt.reward or 0.0 for attempt in group] for group in by_item(valid).values()]
     return {
         "attempts": total,
         "finished": len(every),
         "valid": len(valid),
-        "items": len(by_item(every)),
+        "items": sum(work.named for work in works),
         "passed": count,
+        "passed_items": sum(work.passed > 0 for work in works),
         "pass_rate": count / total if total else None,
-        "pass_rate_interval": _pass_interval(every, total),
+        "pass_rate_interval": _interval(works),
         "valid_pass_rate": count / len(valid) if valid else None,
-        "valid_pass_rate_interval": _pass_interval(valid, len(valid)),
+        "valid_pass_rate_interval": _interval(_works(valid, None)),
         "coverage": len(valid) / total if total else None,
         "mean_reward": mean([value for group in rewards for value in group]),
         "mean_reward_stderr": standard_error(rewards),
         "mean_reward_interval": bootstrap_interval(rewards),
-        **_repeated(every),
+        **_repeated(works),
         "endings": dict(Counter(str(a.ending) if a.ending else "unknown" for a in every).most_common()),
         "outcomes": dict(Counter(str(a.outcome) if a.outcome else "unknown" for a in every).most_common()),
-        "contested": sum(attempt.verdict is not None and attempt.verdict.contested for attempt in valid),
-        "tampered": sum(attempt.verdict is not None and attempt.verdict.tampered for attempt in valid),
+        "contested": sum(verdict.contested for verdict in verdicts),
+        "tampered": sum(verdict.tampered for verdict in verdicts),
         "tool_errors": sum(len(attempt.tool_errors) for attempt in every),
         "turns": mean([len(attempt.turns) for attempt in every]),
         "usage": _usage(every),
         "time": _time(every),
-        "categories": {name: summary_of_rate(group) for name, group in by_category(every).items()},
-        "difficulties": {
-            name: summary_of_rate(group) for name, group in by_category(every, "difficulty").items()
-        },
+        "categories": _rates(works, "category"),
+        "difficulties": _rates(works, "difficulty"),
     }
 
 
-def summary_of_rate(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Count and pass rate of some attempts, errors as not passed."""
-    count = sum(map(passed, attempts))
+@dataclass(slots=True)
+class _Work:
+    """What there is, and what should be, of one item."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    planned: int = 0
+    info: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = True
+
+    @property
+    def size(self) -> int:
+        """Attempts that count in rates: those that are missing, too."""
+        return max(len(self.attempts), self.planned)
+
+    @property
+    def passed(self) -> int:
+        return sum(map(passed, self.attempts))
+
+    @property
+    def outcomes(self) -> list[float]:
+        """1 for each attempt that passed, 0 for the others and those that are missing."""
+        found = [float(passed(attempt)) for attempt in self.attempts]
+        return found + [0.0] * (self.size - len(found))
+
+    def of(self, name: str) -> str:
+        """What results say of the item under a name, such as its category; empty where they do not."""
+        told = (info.get(name) for info in (self.info, *((a.item or {}) for a in self.attempts)))
+        return next((str(value) for value in told if value), "")
+
+
+def _works(attempts: Sequence[Attempt], planned: int | Iterable[Planned] | None) -> list[_Work]:
+    works = {key: _Work(group) for key, group in by_item(attempts).items()}
+    if planned is None or isinstance(planned, int):
+        missing = max(0, (planned or 0) - len(attempts))
+        return [*works.values(), *(_Work(planned=1, named=False) for _ in range(missing))]
+    for plan in planned:
+        work = works.setdefault((plan.environment, plan.item_id), _Work())
+        work.planned, work.info = plan.attempts, plan.info
+    return [work for work in works.values() if work.size]
+
+
+def _rates(works: Iterable[_Work], name: str) -> dict[str, dict[str, Any]]:
+    """Count and pass rate for each category (or value under another name), sorted by it."""
+    groups: dict[str, list[_Work]] = {}
+    for work in works:
+        if value := work.of(name):
+            groups.setdefault(value, []).append(work)
+    return {value: _rate(group) for value, group in sorted(groups.items())}
+
+
+def _rate(works: Sequence[_Work]) -> dict[str, Any]:
+    total, count = sum(work.size for work in works), sum(work.passed for work in works)
     return {
-        "attempts": len(attempts),
+        "attempts": total,
         "passed": count,
-        "valid": sum(map(is_scored, attempts)),
-        "pass_rate": count / len(attempts) if attempts else None,
-        "pass_rate_interval": _pass_interval(attempts, len(attempts)),
+        "valid": sum(is_scored(attempt) for work in works for attempt in work.attempts),
+        "pass_rate": count / total if total else None,
+        "pass_rate_interval": _interval(works),
     }
-
-
-def by_category(attempts: Iterable[Attempt], field: str = "category") -> dict[str, list[Attempt]]:
-    """Attempts of each category (or value of another field) that items name, sorted by name."""
-    categories: dict[str, list[Attempt]] = {}
-    for attempt in attempts:
-        category = (attempt.item or {}).get(field)
-        if category:
-            categories.setdefault(str(category), []).append(attempt)
-    return dict(sorted(categories.items()))
 
 
 def evaluation_metrics(
-    attempts: Iterable[Attempt], *, elapsed: float | None = None, planned: int | None = None
+    attempts: Iterable[Attempt],
+    *,
+    elapsed: float | None = None,
+    planned: int | Iterable[Planned] | None = None,
 ) -> dict[str, float]:
     """The flat ``eval/...`` metrics, for W&B and ``metrics.json``; what is not defined is left out.
 
-    ``eval/total_tasks`` counts attempts, so that the pass rate is always passed over total.
+    Tasks are items, of which each may have several attempts: a task has passed where one of them has. The
+    pass rates are of attempts.
     """
-    every = final_attempts(attempts)
-    found = summary(every, planned=planned)
+    found = summary(attempts, planned=planned)
     low, high = found["pass_rate_interval"] or (None, None)
     metrics: dict[str, float | None] = {
         "eval/pass_rate": found["pass_rate"] or 0.0,
-        "eval/total_tasks": found["attempts"],
-        "eval/passed_tasks": found["passed"],
+        "eval/total_tasks": found["items"],
+        "eval/passed_tasks": found["passed_items"],
+        "eval/total_attempts": found["attempts"],
+        "eval/passed_attempts": found["passed"],
         "eval/evaluation_time_seconds": elapsed,
         "eval/items": found["items"],
         "eval/valid_pass_rate": found["valid_pass_rate"],
@@ -226,17 +286,23 @@ def evaluation_metrics(
     }
     for name in ("pass_at", "pass_hat"):
         metrics.update({f"eval/{name}_{k}": value for k, value in found[name].items()})
-    merged: dict[str, list[Attempt]] = {}
-    for category, group in by_category(every).items():
-        merged.setdefault(metric_name(category), []).extend(group)
-    for category, group in merged.items():
+    for category, rate in _merged(found["categories"]).items():
         name = f"eval/pass_rate_{category}"
         if name in metrics or category.startswith("difficulty_"):  # a category may be called ci95_low
             name = f"eval/pass_rate_category_{category}"
-        metrics[name] = sum(map(passed, group)) / len(group)
-    for difficulty, group in by_category(every, "difficulty").items():
-        metrics[f"eval/pass_rate_difficulty_{metric_name(difficulty)}"] = sum(map(passed, group)) / len(group)
+        metrics[name] = rate
+    for difficulty, rate in _merged(found["difficulties"]).items():
+        metrics[f"eval/pass_rate_difficulty_{difficulty}"] = rate
     return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _merged(rates: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Pass rates by the names that metrics can have, which several categories may share."""
+    sums: dict[str, tuple[int, int]] = {}
+    for name, rate in rates.items():
+        count, total = sums.get(metric_name(name), (0, 0))
+        sums[metric_name(name)] = (count + rate["passed"], total + rate["attempts"])
+    return {name: count / total for name, (count, total) in sums.items()}
 
 
 def metric_name(text: str) -> str:
@@ -248,19 +314,21 @@ def metric_name(text: str) -> str:
     return text.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def _pass_interval(attempts: Sequence[Attempt], total: int) -> Interval | None:
-    items = list(by_item(attempts).values())
-    if all(len(group) == 1 for group in items):
-        return wilson_interval(sum(map(passed, attempts)), total)
-    clusters = [[float(passed(attempt)) for attempt in group] for group in items]
-    clusters.extend([0.0] for _ in range(total - len(attempts)))
+def _interval(works: Sequence[_Work]) -> Interval | None:
+    """Wilson's interval of the pass rate, with the effective number of attempts."""
+    clusters = [work.outcomes for work in works]
+    total = sum(map(len, clusters))
+    if not total:
+        return None
     size = effective_size(clusters)
-    return wilson_interval(size * sum(map(passed, attempts)) / total, size)
+    if size == total:
+        return wilson_interval(sum(work.passed for work in works), total)
+    return wilson_interval(size * sum(work.passed for work in works) / total, size)
 
 
-def _repeated(attempts: Sequence[Attempt]) -> dict[str, dict[int, float]]:
+def _repeated(works: Sequence[_Work]) -> dict[str, dict[int, float]]:
     """pass@k and pass^k, averaged over the items, for k = 1, 2, 4, ... that all items have."""
-    counts = [(len(group), sum(map(passed, group))) for group in by_item(attempts).values()]
+    counts = [(work.size, work.passed) for work in works if work.named]
     least = min((total for total, _ in counts), default=0)
     if least < 2:
         return {"pass_at": {}, "pass_hat": {}}

@@ -17,6 +17,7 @@ import orjson
 
 from environments.errors import StoreError
 from environments.records import Attempt
+from environments.results.coverage import Coverage, left_out
 from environments.results.durable import encode, read_lines, store_errors
 from environments.results.evaluate_log import SAMPLES_FILE
 from environments.results.metrics import passed
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 JSON = dict[str, Any]
 
 _BESIDE_RESULTS = frozenset(
-    {"metrics.json", "run.json", "tools.json", "sources.json", "rescore.json", "lock"}
+    {"metrics.json", "items.json", "run.json", "tools.json", "sources.json", "rescore.json", "lock"}
 )
 """Files of a run or an evaluation that hold no rollouts themselves."""
 
@@ -65,11 +66,13 @@ class Row:
 def read_rows(path: Path) -> Iterator[Row]:
     """Every rollout of a result file or directory, in the order of the file.
 
-    Raises ``StoreError`` that says what is wrong with the path; broken lines are skipped and named.
+    Of an evaluation's directory attempts at items that the dataset has no more are left out, which a
+    warning names; ``attempts.jsonl`` itself gives all. Raises ``StoreError`` that says what is wrong with
+    the path; broken lines are skipped and named.
     """
     file = find_file(path)
     if file.name == ATTEMPTS_FILE:
-        yield from _attempt_rows(file)
+        yield from _attempt_rows(file, everything=path.name == ATTEMPTS_FILE)
         return
     numbers = count(1)
     groups = count(1)
@@ -204,11 +207,18 @@ def row_of_attempt(attempt: Attempt, number: int) -> Row:
     )
 
 
-def _attempt_rows(path: Path) -> Iterator[Row]:
+def _attempt_rows(path: Path, *, everything: bool) -> Iterator[Row]:
     """Last record of each attempt; the file is read twice so that not all of it is in memory."""
+    coverage = Coverage() if everything else Coverage.read(path.parent)
     last: dict[Any, int] = {}
+    gone: dict[str, None] = {}
     for position, attempt in enumerate(read_attempts(path)):
-        last[attempt_key(attempt)] = position
+        if coverage.has(attempt):
+            last[attempt_key(attempt)] = position
+        else:
+            gone[attempt.item_id] = None
+    if gone:
+        logger.warning("%s (%s has them)", left_out(gone), path)
     wanted = set(last.values())
     numbers = count(1)
     for position, attempt in enumerate(read_attempts(path)):

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from environments.attempt_scope import GroupScope
 from environments.errors import RunAborted
-from environments.grouping import new_group
 from environments.records import Attempt, Item, Outcome
 from environments.run import RunReport, failed_attempts, open_run
 from environments.scheduler import Pool, run_attempt
-from environments.workflows.process import ItemFilter, check_globs
+from environments.workflows.selection import OutputResults, select
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -34,6 +33,7 @@ async def evaluate(environment: BaseEnv) -> RunReport:
         or f"evals/{environment.config.wandb_name or environment.environment_name}"
     )
     async with open_run(environment, directory) as run:
+        run.covers_output = True
         run.start_progress("evaluate", None)
         returned = await run_user_code(environment.evaluate)
         metrics = returned if isinstance(returned, dict) else {}
@@ -55,7 +55,7 @@ async def evaluate(environment: BaseEnv) -> RunReport:
                 f"{len(failures)} failed ({', '.join(f'{n} {k}' for k, n in kinds.items())}); the same "
                 "command tries them again"
             )
-        parts += _doubts(run.attempts)
+        parts += [*_doubts(run.attempts), *run.remarks]
         if run.unasked:
             parts.append(f"{run.unasked} attempts without a reply: their prompts do not fit the context")
         return RunReport(
@@ -89,18 +89,20 @@ async def evaluate_items(
     """Roll out and judge items, ``config.attempts`` times each, and aggregate.
 
     Finished attempts of an earlier run are not run again. Results are stored as they end; metrics and
-    samples are written also when the evaluation is interrupted.
+    samples are written also when the evaluation is interrupted. The metrics that are returned are of the
+    items that ``limit`` and ``item_ids`` leave; the files are of all that the output holds.
     """
     from environments.results.metrics import evaluation_metrics
 
     config, run = environment.config, environment.active_run
     assert run is not None
-    groups = _select(environment, items, name or "eval")
-    if not groups:
-        chosen = " that --env.limit leaves" if config.limit == 0 else ""
-        raise RunAborted(f"{environment.environment_name} has no items{chosen}: there is nothing to evaluate")
-    planned = len(groups) * config.attempts
-    environment.planned_attempts += planned
+    chosen = select(environment, list(items), name or "eval")
+    groups = chosen.groups
+    if not groups and run.rescoring is None:
+        left = " that --env.limit leaves" if config.limit == 0 else ""
+        raise RunAborted(f"{environment.environment_name} has no items{left}: there is nothing to evaluate")
+    output = OutputResults.of(environment, chosen)
+    environment.planned_attempts += len(groups) * config.attempts
     started = time.time()
     ended: list[Attempt] = []
     pool = Pool(environment.evaluation_concurrency())
@@ -129,35 +131,34 @@ async def evaluate_items(
         watching.cancel()
         await pool.cancel()
         attempts = list(ended)
+        planned = output.planned(only_chosen=True)
         metrics = evaluation_metrics(attempts, elapsed=time.time() - started, planned=planned)
         if log and attempts:
-            await _log(environment, attempts, metrics, started)
+            await _log(environment, output, attempts, metrics, started)
     return metrics
 
 
-def _select(environment: BaseEnv, items: Iterable[Item], prefix: str) -> list[GroupScope]:
-    items = list(items)
-    groups = [new_group(environment, item, None, prefix=prefix) for item in items]
-    repeated = {name for name, count in Counter(g.item_id for g in groups).items() if count > 1}
-    for number, group in enumerate(groups):
-        if group.item_id in repeated:
-            group.item_id = f"{group.item_id}#{number}"
-            group.group_id = f"{prefix}/{group.item_id}"
-    check_globs(environment.config.item_ids, [group.item_id for group in groups])
-    item_filter = ItemFilter(environment.config.item_ids, environment.config.limit)
-    chosen = [group for group in groups if item_filter.takes(group.item_id)]
+async def _log(
+    environment: BaseEnv,
+    output: OutputResults,
+    ended: list[Attempt],
+    metrics: dict[str, float],
+    started: float,
+) -> None:
+    from environments.results.evaluate_log import sample_from_attempt
+    from environments.results.metrics import evaluation_metrics
+
     run = environment.active_run
     assert run is not None
-    for group in chosen:
-        group.finished = run.earlier(group.group_id, group.item_id, group.slots["item_hash"])
-    return chosen
-
-
-async def _log(environment: BaseEnv, attempts: list[Any], metrics: dict[str, float], started: float) -> None:
-    from environments.results.evaluate_log import sample_from_attempt
-
+    if run.rescoring is not None and not run.rescoring.after:
+        return  # nothing was judged: the results stand
+    attempts, whole = output.with_earlier(ended), metrics
+    if run.covers_output:
+        elapsed = metrics["eval/evaluation_time_seconds"]
+        whole = evaluation_metrics(attempts, elapsed=elapsed, planned=output.planned())
+        output.tell(attempts, ended)
     await environment.evaluate_log(
-        metrics=metrics,
+        metrics=whole,
         samples=[sample_from_attempt(a) for a in attempts if a.outcome is not Outcome.CANCELLED],
         start_time=started,
         end_time=time.time(),

@@ -39,7 +39,9 @@ async def rescore(environment: BaseEnv, rescoring: Rescoring, directory: Path, o
             "judged by itself; a HermesAgentBaseEnv with compute_reward can"
         )
     environment.rescoring = rescoring
+    rescoring.evaluation = output is None
     async with open_run(environment, directory, track=False) as run:
+        run.covers_output = output is None
         stored = run.everything()
         if not stored:
             raise RunAborted(f"{directory} has no finished attempt: there is nothing to judge")
@@ -50,9 +52,11 @@ async def rescore(environment: BaseEnv, rescoring: Rescoring, directory: Path, o
             groups = await _judge_draws(environment, run, stored)
             await _rewrite(environment, run, output, groups)
         for attempt in stored:
-            if attempt.key not in rescoring.before and rescoring.chooses(attempt):
-                rescoring.before[attempt.key] = attempt
-                rescoring.missing[attempt.key] = "its item does not come up any more"
+            if attempt.key in rescoring.before or not rescoring.chooses(attempt):
+                continue
+            if attempt.item_id not in rescoring.gone:
+                why = rescoring.unavailable.get(attempt.item_id, "its item does not come up any more")
+                rescoring.before[attempt.key], rescoring.missing[attempt.key] = attempt, why
         return len(stored)
 
 

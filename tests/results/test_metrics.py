@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from environments.records import Verdict
 from environments.results.metrics import (
+    Planned,
     bootstrap_interval,
     effective_size,
     evaluation_metrics,
@@ -119,7 +120,8 @@ def test_repeats_give_pass_at_k() -> None:
     found = summary(attempts)
     assert found["pass_at"] == pytest.approx({1: 5 / 8, 2: (0.5 + 1) / 2, 4: 1.0})
     assert found["pass_hat"] == pytest.approx({1: 5 / 8, 2: 0.5, 4: 0.5})
-    size = 8 / ((1.5**2 + 1.5**2) / (8 * 5 / 8 * 3 / 8))
+    deff = (2 / 1 * (1.5**2 + 1.5**2) / 8**2) / (5 / 8 * 3 / 8 / 7)
+    size = 8 / deff
     assert found["pass_rate_interval"] == pytest.approx(wilson_interval(size * 5 / 8, size))
 
 
@@ -148,7 +150,20 @@ def test_the_interval_of_repeats_has_a_width_and_holds_the_rate(items: list[list
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 5))
 def test_the_effective_size_of_independent_and_of_identical_attempts(wins: list[bool], repeats: int) -> None:
     assert effective_size([[float(won)] for won in wins]) == pytest.approx(len(wins))
-    assert effective_size([[float(won)] * repeats for won in wins]) == pytest.approx(len(wins))
+    clusters = [[float(won)] * repeats for won in wins]
+    m, n = len(wins), len(wins) * repeats
+    if len(set(wins)) == 1:
+        assert effective_size(clusters) == m
+    else:  # Kish: the variance between m clusters over that of n attempts, both unbiased
+        assert effective_size(clusters) == pytest.approx(n * (m - 1) / (n - 1))
+
+
+def test_the_interval_of_repeats_is_that_of_the_standard_error() -> None:
+    """One formula for how far a rate may be off: n / deff attempts have the variance between the items."""
+    clusters = [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
+    n, rate = 12, 0.5
+    size = effective_size(clusters)
+    assert rate * (1 - rate) / (n - 1) * n / size == pytest.approx((standard_error(clusters) or 0.0) ** 2)
 
 
 def test_evaluation_metrics_have_the_names_people_know() -> None:
@@ -158,6 +173,7 @@ def test_evaluation_metrics_have_the_names_people_know() -> None:
     metrics = evaluation_metrics(attempts, elapsed=12.5)
     assert metrics["eval/pass_rate"] == pytest.approx(1 / 3)
     assert metrics["eval/total_tasks"] == 3 and metrics["eval/passed_tasks"] == 1
+    assert metrics["eval/total_attempts"] == 3 and metrics["eval/passed_attempts"] == 1
     assert metrics["eval/evaluation_time_seconds"] == 12.5
     assert metrics["eval/pass_rate_data_science"] == 0.5
     assert metrics["eval/pass_rate_security"] == 0.0
@@ -205,3 +221,30 @@ def test_a_category_may_be_called_like_another_metric() -> None:
     assert metrics["eval/pass_rate_category_ci95_low"] == 1.0
     assert metrics["eval/pass_rate_difficulty_hard"] == 2 / 3
     assert metrics["eval/pass_rate_category_difficulty_hard"] == 0.0
+
+
+def test_tasks_and_attempts_are_counted_apart() -> None:
+    attempts = [scored("a", 0), scored("a", 1, reward=0.0), scored("b", 0, reward=0.0), failed("b", 1)]
+    metrics = evaluation_metrics(attempts)
+    assert (metrics["eval/total_tasks"], metrics["eval/passed_tasks"]) == (2, 1)
+    assert (metrics["eval/total_attempts"], metrics["eval/passed_attempts"]) == (4, 1)
+    assert metrics["eval/pass_rate"] == 1 / 4
+
+
+def test_every_rate_of_an_unfinished_run_counts_what_is_missing() -> None:
+    attempts = [scored("a", 0), scored("a", 1), scored("b", 0)]
+    environment = attempts[0].environment
+    plan = [
+        Planned(environment, name, 2, {"category": category, "difficulty": "hard"})
+        for name, category in (("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"))
+    ]
+    found, metrics = summary(attempts, planned=plan), evaluation_metrics(attempts, planned=plan)
+    assert (found["attempts"], found["items"], found["pass_rate"]) == (8, 4, 3 / 8)
+    assert found["categories"]["x"]["attempts"] == 6 and found["categories"]["y"]["pass_rate"] == 0.0
+    assert metrics["eval/pass_rate_x"] == 3 / 6 and metrics["eval/pass_rate_y"] == 0.0
+    assert metrics["eval/pass_rate_difficulty_hard"] == metrics["eval/pass_rate"]
+    assert found["pass_at"] == pytest.approx({1: 3 / 8, 2: 2 / 4})
+    assert found["valid_pass_rate"] == 1.0
+    clusters = [[1.0, 1.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    size = effective_size(clusters)
+    assert found["pass_rate_interval"] == wilson_interval(size * 3 / 8, size)

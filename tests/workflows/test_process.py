@@ -343,11 +343,11 @@ def test_evaluate_counts_repeats_and_resumes(tmp_path: Path) -> None:
     env = environment(path, attempts=3)
     report = asyncio.run(env.evaluate_manager())
     assert report.exit_code == 0
-    assert report.metrics["eval/total_tasks"] == 12
+    assert report.metrics["eval/total_attempts"] == 12
     assert report.metrics["eval/pass_rate"] == 0.5
     again = environment(path, attempts=4)
     report = asyncio.run(again.evaluate_manager())
-    assert report.metrics["eval/total_tasks"] == 16
+    assert report.metrics["eval/total_attempts"] == 16
     assert sum(again.calls.values()) == 4
     saved = json.loads((path.with_suffix(".evals") / "metrics.json").read_text())
     assert saved["results"]["all"]["eval/pass_rate"] == 0.5
