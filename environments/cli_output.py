@@ -11,6 +11,15 @@ from environments.errors import ConfigError, HermesError, MissingExtra
 INTERRUPTED = 130
 
 
+def plural(number: int, noun: str) -> str:
+    """A number of things in words.
+
+    >>> plural(1, "task"), plural(0, "task")
+    ('1 task', '0 tasks')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def open_closed_streams() -> None:
     """Give a program that was started with closed standard streams (``2>&-``) ones that lead nowhere.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from environments.cli_output import INTERRUPTED, emit, tell
+from environments.cli_output import INTERRUPTED, emit, plural, tell
 from environments.errors import ConfigError, UnknownName, suggestion
 
 if TYPE_CHECKING:
@@ -232,8 +232,8 @@ def report(rescoring: Rescoring, directory: Path) -> str:
     gone = [left_out(sorted(rescoring.gone))] if rescoring.gone else []
     if not total and not gone:
         raise UnknownName("item", ",".join(rescoring.items or []), [], "--items")
-    attempts = "attempt" if total == 1 else "attempts"
-    lines = [f"{judged} of {total} {attempts} of {directory} {'was' if total == 1 else 'were'} judged again"]
+    were = "was" if total == 1 else "were"
+    lines = [f"{judged} of {plural(total, 'attempt')} of {directory} {were} judged again"]
     if not total:
         return "\n".join([*lines, *gone]) + "\n"
     found = flips(rescoring)

@@ -22,6 +22,7 @@ from environments.errors import BadRequest, HermesError, RunAborted, StoreError
 from environments.lag_monitor import lag_monitor
 from environments.outcomes import one_line
 from environments.records import Attempt, Ending, Outcome, Provenance
+from environments.results.reading import item_hashes
 from environments.scheduler import Breaker
 from environments.source_code import changed_files, code_of, git_commit, sources_of, version_of
 
@@ -343,14 +344,6 @@ def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
     run.provenance.git_commit = git_commit(type(environment))
     run.provenance.dataset = getattr(environment.config, "dataset_name", None)
     run.remember(run.store.attempts())
-
-
-def item_hashes(attempt: Attempt) -> tuple[str, ...]:
-    """The item's content when the attempt was made, and when it was last judged."""
-    judged = attempt.verdict.evidence.get("item_hash") if attempt.verdict is not None else None
-    return (
-        (attempt.provenance.item_hash, judged) if isinstance(judged, str) else (attempt.provenance.item_hash,)
-    )
 
 
 async def _open_tracker(run: Run) -> None:

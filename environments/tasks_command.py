@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from environments.cli_output import emit
+from environments.cli_output import emit, plural
 from environments.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _check(source: str, options: Sequence[str]) -> int:
         lines.append(f"{task.name}: {'no findings' if not findings else ''}".rstrip())
         lines += [f"  {finding.level:<8}{finding.text}" for finding in findings]
     number = len(found.tasks) + len(found.broken)
-    lines.append(f"{number} tasks, {errors} of them cannot be run ({found.revision[:12]})")
+    lines.append(f"{plural(number, 'task')}, {errors} of them cannot be run ({found.revision[:12]})")
     return emit("\n".join(lines) + "\n") or int(errors > 0)
 
 
@@ -132,7 +132,7 @@ def table(reports: Sequence[TaskReport]) -> str:
         lines.append(f"{r.name:<{width}}  {r.status:<7}  {numbers}  {r.problem}".rstrip())
     counts = {status: sum(r.status == status for r in reports) for status in ("ok", "wrong", "not run")}
     summary = ", ".join(f"{count} {status}" for status, count in counts.items())
-    return "\n".join([*lines, f"{len(reports)} tasks: {summary}", ""])
+    return "\n".join([*lines, f"{plural(len(reports), 'task')}: {summary}", ""])
 
 
 def _number(value: float | None) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from environments.cli_output import emit, report, tell
+from environments.cli_output import emit, plural, report, tell
 from environments.errors import ConfigError, HermesError
 from environments.exports import formats
 from environments.exports.candidates import Candidate
@@ -185,7 +185,7 @@ class _Export:
 
     def _summary(self) -> str:
         output, selection = self.output, self.selection
-        text = f"{output.rows} row{'' if output.rows == 1 else 's'} written to {output.path}"
+        text = f"{plural(output.rows, 'row')} written to {output.path}"
         if output.known:
             text += f", beside {output.known} that were there"
         left = {**selection.left_out, "duplicate": output.duplicates}

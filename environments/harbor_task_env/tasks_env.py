@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from environments.cli_output import plural
 from environments.config import BaseEnvConfig
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError, VerifierError
 from environments.harbor_task_env.config import HarborTaskEnvConfig
@@ -122,7 +123,7 @@ class HarborTasks(HermesAgentBaseEnv):
         lines = [f"{task.name}: {'; '.join(found)}" for task in tasks if (found := self.misfits(task))]
         if lines:
             raise ConfigError(
-                f"{len(lines)} of {len(tasks)} tasks cannot be run here (leave them out with "
+                f"{len(lines)} of {plural(len(tasks), 'task')} cannot be run here (leave them out with "
                 f"--env.skip_tasks):\n{_list(lines)}"
             )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from environments.cli_output import plural
 from environments.records import Attempt
 from environments.results.durable import write_atomically
 
@@ -87,4 +88,4 @@ def named(items: Collection[str]) -> str:
     """
     shown = ", ".join(list(items)[:_MOST_NAMED])
     more = ", ..." if len(items) > _MOST_NAMED else ""
-    return f"{len(items)} item{'' if len(items) == 1 else 's'} ({shown}{more})"
+    return f"{plural(len(items), 'item')} ({shown}{more})"

@@ -13,6 +13,7 @@ from environments.results.durable import encode, write_atomically, write_via_tem
 from environments.results.fingerprint import scrub
 from environments.results.metrics import passed
 from environments.results.plain import plain
+from environments.results.reading import item_hashes
 
 METRICS_FILE = "metrics.json"
 SAMPLES_FILE = "samples.jsonl"
@@ -73,6 +74,7 @@ def sample_from_attempt(attempt: Attempt) -> dict[str, Any]:
         "turns_used": len(attempt.turns),
         "finished_naturally": attempt.ending is Ending.STOPPED,
         "item_id": attempt.item_id,
+        "item_hash": item_hashes(attempt)[-1],
         "attempt": attempt.attempt,
         "ending": attempt.ending,
         "outcome": attempt.outcome,

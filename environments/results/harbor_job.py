@@ -23,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from environments.cli_output import emit
+from environments.cli_output import emit, plural
 from environments.errors import ConfigError, StoreError
 from environments.records import Attempt
 from environments.results.atif import JSON, timestamp, trajectory_of
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 2 or any(word.startswith("--") for word in argv):
         raise ConfigError("'hermes-env export harbor' takes a run's directory and that of the job to write")
     trials = write_job(Path(argv[0]), Path(argv[1]))
-    return emit(f"{trials} trial{'' if trials == 1 else 's'} in {argv[1]}\n")
+    return emit(f"{plural(trials, 'trial')} in {argv[1]}\n")
 
 
 def write_job(run: Path, job: Path) -> int:

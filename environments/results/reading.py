@@ -73,6 +73,13 @@ def attempt_key(attempt: Attempt) -> AttemptKey:
     return (attempt.environment, *attempt.key)
 
 
+def item_hashes(attempt: Attempt) -> tuple[str, ...]:
+    """The item's content when the attempt was made, and that for which it was last judged to count."""
+    judged = attempt.verdict.evidence.get("item_hash") if attempt.verdict is not None else None
+    made = attempt.provenance.item_hash
+    return (made, judged) if isinstance(judged, str) else (made,)
+
+
 def _mend(data: dict[str, Any], error: ValidationError) -> None:
     for problem in error.errors(include_url=False, include_context=False):
         place = [part for part in problem["loc"] if isinstance(part, int) or not part.startswith("function-")]

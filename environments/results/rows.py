@@ -22,7 +22,13 @@ from environments.results.durable import encode, read_lines, store_errors
 from environments.results.evaluate_log import SAMPLES_FILE
 from environments.results.metrics import passed
 from environments.results.plain import plain
-from environments.results.reading import ATTEMPTS_FILE, PAYLOADS_DIRECTORY, attempt_key, read_attempts
+from environments.results.reading import (
+    ATTEMPTS_FILE,
+    PAYLOADS_DIRECTORY,
+    attempt_key,
+    item_hashes,
+    read_attempts,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +49,8 @@ class Row:
     place: str
     """Group and row, ``3.2``, where the file has groups; else the number."""
     item: str = ""
+    item_hash: str = ""
+    """The item's content; empty where the file does not say."""
     attempt: int | None = None
     reward: float | None = None
     passed: bool | None = None
@@ -181,6 +189,7 @@ def row_of_attempt(attempt: Attempt, number: int) -> Row:
         number=number,
         place=str(number),
         item=attempt.item_id,
+        item_hash=item_hashes(attempt)[-1],
         attempt=attempt.attempt,
         reward=attempt.reward,
         passed=passed(attempt) if attempt.valid else None,
@@ -255,6 +264,7 @@ def _metadata_row(metadata: JSON, number: int, place: str) -> Row:
         number=number,
         place=place,
         item=str(metadata.get("item_id") or ""),
+        item_hash=str(metadata.get("item_hash") or ""),
         attempt=_number(metadata.get("attempt")),
         passed=_flag(verdict.get("passed")),
         ending=str(metadata.get("ending") or ""),
@@ -288,6 +298,7 @@ def _sample_row(sample: Mapping[str, Any], number: int) -> Row:
         number=number,
         place=str(number),
         item=str(sample.get("item_id") or sample.get("task_name") or sample.get("question") or ""),
+        item_hash=str(sample.get("item_hash") or ""),
         attempt=_number(sample.get("attempt")),
         reward=_number(reward),
         passed=_flag(sample.get("passed", sample.get("correct"))),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.attempt_scope import GroupScope
+from environments.cli_output import plural
 from environments.errors import RunAborted
 from environments.records import Attempt, Item, Outcome
 from environments.run import RunReport, failed_attempts, open_run
@@ -45,7 +46,7 @@ async def evaluate(environment: BaseEnv) -> RunReport:
         failures = failed_attempts(run.attempts)
         planned = run.environment.planned_attempts
         complete = not failures and len(run.attempts) >= planned
-        parts = [f"{len(run.attempts)} attempts in {directory}"]
+        parts = [f"{plural(len(run.attempts), 'attempt')} in {directory}"]
         earlier = sum(attempt.started_at < run.started for attempt in run.attempts)
         if earlier:
             parts.append(f"{earlier} of them from an earlier run")
@@ -57,7 +58,9 @@ async def evaluate(environment: BaseEnv) -> RunReport:
             )
         parts += [*_doubts(run.attempts), *run.remarks]
         if run.unasked:
-            parts.append(f"{run.unasked} attempts without a reply: their prompts do not fit the context")
+            parts.append(
+                f"{plural(run.unasked, 'attempt')} without a reply: their prompts do not fit the context"
+            )
         return RunReport(
             complete=complete,
             message="; ".join(parts),

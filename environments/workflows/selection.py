@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
+from environments.cli_output import plural
 from environments.grouping import new_group
 from environments.records import Attempt, Item
 from environments.results.coverage import Coverage, left_out, named, split
-from environments.results.reading import final_attempts
-from environments.run import item_hashes
+from environments.results.reading import final_attempts, item_hashes
 from environments.workflows.process import ItemFilter, check_globs
 
 if TYPE_CHECKING:
@@ -140,10 +140,11 @@ class OutputResults:
         others = [item for item in planned if item not in self._taken]
         more = sum(self._plan.values()) - len(self.chosen.groups) * self.environment.config.attempts
         if run.rescoring is None and (others or more > 0):
+            own = f"{sum(map(passed, ended))} of {plural(len(ended), 'attempt')} passed"
             run.remarks.append(
-                f"metrics.json and samples.jsonl are of all {len(planned)} items ({len(attempts)} attempts) "
-                f"of this output, of which this run chose {len(self.chosen.groups)} "
-                f"({sum(map(passed, ended))} of {len(ended)} attempt{'' if len(ended) == 1 else 's'} passed)"
+                f"metrics.json and samples.jsonl are of all {plural(len(planned), 'item')} "
+                f"({plural(len(attempts), 'attempt')}) of this output, of which this run chose "
+                f"{len(self.chosen.groups)} ({own})"
             )
         changed = [item for item in items if item in others and self._changed(item)]
         if run.rescoring is None and changed:

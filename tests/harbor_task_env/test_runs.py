@@ -306,7 +306,7 @@ def test_validate_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "the oracle gets 0 (so it is)" in lines["unsolved"]
     assert "not run" in lines["no-solution"] and "solution/solve.sh is missing" in lines["no-solution"]
     assert main(["tasks", "validate", str(TASKS / "text-ledger")]) == 0
-    assert "1 tasks: 1 ok" in capsys.readouterr().out
+    assert "1 task: 1 ok" in capsys.readouterr().out
 
 
 def test_check_prints_findings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 
 from environments.command_line import main
 from environments.results.compare import EXACT, compared, permutation_p, side_of
-from environments.results.rows import Row
+from environments.results.rows import Row, rows_of
+from environments.results.store import RunStore
+
+from .samples import manifest, scored
 
 
 def rows(passes: dict[str, list[bool | None]]) -> list[Row]:
@@ -61,5 +65,40 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().out
     assert "pass rate B - A: +0.5000" in printed and "p = 0.5" in printed
     assert "better in B: 2\n  y  0.00 -> 1.00\n  z  0.00 -> 1.00\nbetter in A: 0" in printed
+    assert "not known whether they changed, as a result does not say: 4" in printed
     assert main(["compare", str(tmp_path / "a")]) == 2
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "nowhere")]) == 1
+
+
+def test_tasks_that_changed_are_named_and_the_others_compared_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever kind of file tells it."""
+    for name, solved in (("a", "x"), ("b", "xyz")):
+        hashes = {t: name if t in "xz" else "same" for t in "wxyz"}
+        samples = [
+            {"item_id": t, "passed": t in solved, "outcome": "scored", "item_hash": hashes[t]} for t in hashes
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
+        with RunStore.open(tmp_path / name, manifest(), resume=True) as store:
+            for t in "wxyz":
+                attempt = scored(t, reward=float(t in solved), group_id=f"eval/{t}")
+                attempt.provenance.item_hash = hashes[t]
+                store.append(attempt)
+    for end in ("", ".jsonl"):
+        assert main(["compare", str(tmp_path / f"a{end}"), str(tmp_path / f"b{end}")]) == 0
+        printed = capsys.readouterr().out
+        assert "changed between A and B: 2 tasks;" in printed
+        assert "need not be the agent's doing\n  x  1.00 -> 1.00\n  z  0.00 -> 1.00\n" in printed
+        assert "pass rate B - A over the 2 tasks that did not change: +0.5000" in printed
+        assert "  y  0.00 -> 1.00\n  z  0.00 -> 1.00  (the task changed)" in printed
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "a")]) == 0
+    assert "changed between" not in capsys.readouterr().out
+
+
+def test_an_attempt_that_was_judged_for_the_new_task_is_one_at_it(tmp_path: Path) -> None:
+    old, new = scored("x"), scored("x")
+    new.provenance.item_hash = "other"
+    old.verdicts.append(replace(old.verdicts[0], evidence={"item_hash": "other"}))
+    sides = [side_of(rows_of([attempt]), "") for attempt in (old, new)]
+    assert compared(*sides).changed == []
