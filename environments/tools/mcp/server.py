@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from environments.errors import MissingExtra
@@ -15,9 +15,11 @@ from environments.tools.mcp.settings import ServerSettings
 from environments.tools.mcp.transport import ServerProgram
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 _MOST_PAGES = 100
+_PROBE = 3.0
+"""Seconds for a server to show that it still answers, after a call that failed."""
 
 
 class ServerFailure(Exception):
@@ -30,6 +32,7 @@ class McpServer:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self._connection: _Connection | None = None
+        self._retired: list[_Connection] = []
         self._connecting = asyncio.Lock()
 
     async def list_tools(self) -> list[Any]:
@@ -59,26 +62,46 @@ class McpServer:
         """
         connection = await self._connected()
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await connection.client.call_tool(tool, arguments)
+            with connection.call():
+                async with asyncio.timeout(self.settings.timeout):
+                    return await connection.client.call_tool(tool, arguments)
         except TimeoutError:
             text = f"did not answer within {self.settings.timeout:g} seconds"
+            if not await connection.answers():
+                text += await self._retire(connection)
             raise TimeoutError(connection.explain(text)) from None
         except Exception as error:  # a foreign server may fail in any way
-            if await connection.is_lost():
-                text = "ended during the call; it is started again at the next one"
+            if await connection.is_lost() or not await connection.answers():
+                text = "ended during the call" + await self._retire(connection)
                 raise ServerFailure(connection.explain(text)) from error
             raise ServerFailure(connection.explain(f"refused the call: {error}")) from error
+
+    async def _retire(self, connection: _Connection) -> str:
+        """Use a connection no more; what to say of it."""
+        async with self._connecting:
+            if self._connection is connection:
+                self._connection = None
+                self._retired.append(connection)
+            await self._close_idle()
+        return "; it is started again at the next one" if connection.is_program else ""
+
+    async def _close_idle(self) -> None:
+        """Close retired connections that no call waits for any more: another rollout's may still be answered."""
+        for connection in [one for one in self._retired if not one.calls]:
+            self._retired.remove(connection)
+            await connection.close()
 
     async def close(self) -> None:
         """End the connection, and the server's process with it. Idempotent."""
         async with self._connecting:
             connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+            retired, self._retired = self._retired, []
+        for one in [*retired, *([connection] if connection is not None else [])]:
+            await one.close()
 
     async def _connected(self) -> _Connection:
         async with self._connecting:
+            await self._close_idle()
             if self._connection is not None and await self._connection.is_lost():
                 lost, self._connection = self._connection, None
                 await lost.close()
@@ -95,11 +118,36 @@ class _Connection:
     client: Any
 
     def __init__(self, settings: ServerSettings) -> None:
+        self.calls = 0
+        """Calls that are under way."""
         self._settings = settings
         self._program = ServerProgram(settings) if settings.command else None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the server is a program of ours, not one behind an address."""
+        return self._program is not None
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """While a call is under way."""
+        self.calls += 1
+        try:
+            yield
+        finally:
+            self.calls -= 1
+
+    async def answers(self) -> bool:
+        """Whether the server still answers at all. One that does not is stuck, or no longer there."""
+        try:
+            async with asyncio.timeout(_PROBE):
+                await self.client.list_tools(cache_mode="bypass")
+        except Exception:  # noqa: BLE001 - a foreign server may fail in any way; all of them mean no
+            return False
+        return True
 
     async def open(self) -> None:
         """Start the server where it is a program, and agree on the protocol."""

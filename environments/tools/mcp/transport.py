@@ -28,14 +28,17 @@ class ServerProgram:
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
         self._tail = Tail()
+        self._unreadable = False
         self._garbage = 0
         self._last_garbage = b""
 
     @property
     def ended(self) -> bool:
-        """Whether it no longer runs, or has closed its output."""
+        """Whether it no longer runs, has closed its output, or prints what cannot be read on."""
         process = self._process
-        return process is None or process.returncode is not None or process.stdout.at_eof()  # type: ignore[union-attr]
+        if process is None or process.returncode is not None or self._unreadable:
+            return True
+        return process.stdout is not None and process.stdout.at_eof()
 
     async def settle(self) -> None:
         """Where its end is on the way, wait until all is known of it."""
@@ -95,7 +98,10 @@ class ServerProgram:
                 try:
                     line = await process.stdout.readline()
                 except ValueError:
+                    self._unreadable = True
                     self._note(b"a line without end")
+                    while await process.stdout.read(65536):  # until it is ended, which is soon
+                        pass
                     return
                 if not line:
                     return

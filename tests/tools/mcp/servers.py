@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -83,6 +84,33 @@ def dead() -> None:
     """Ends at once."""
     print("no licence found", file=sys.stderr)
     sys.exit(7)
+
+
+def misbehaving() -> None:
+    """Written by hand, one call after another: stops answering, or answers without a line end."""
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("well", "stuck", "endless")]
+    server = {"capabilities": {"tools": {}}, "serverInfo": {"name": "m", "version": "1"}}
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message:
+            continue
+        tool = message.get("params", {}).get("name")
+        if tool == "stuck":
+            time.sleep(1000)
+        if tool == "endless":
+            while True:
+                print("z" * 1_000_000, end="", flush=True)
+        results = {
+            "initialize": {"protocolVersion": "2025-06-18", **server},
+            "tools/list": {"tools": tools},
+            "tools/call": {"content": [{"type": "text", "text": str(os.getpid())}]},
+        }
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        if message["method"] in results:
+            answer["result"] = results[message["method"]]
+        else:
+            answer["error"] = {"code": -32601, "message": "no such method"}
+        print(json.dumps(answer), flush=True)
 
 
 def clinging() -> None:

@@ -145,6 +145,22 @@ def test_a_call_that_takes_too_long(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("way", ["stuck", "endless"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_server_that_answers_no_more_is_started_again(tmp_path: Path, way: str, shared: bool) -> None:
+    async def scenario() -> None:
+        server = program("misbehaving", timeout=1, shared=shared)
+        async with Rollouts(tmp_path, {"m": server}) as rollouts:
+            box = rollouts.begin()
+            before = await call(box, "mcp_m_well")
+            assert await call(box, "mcp_m_well") == before
+            assert "it is started again at the next one" in (await call(box, f"mcp_m_{way}"))["error"]
+            assert (await call(box, "mcp_m_well"))["result"] != before["result"]
+            assert not alive(int(before["result"]))
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("server", "message"),
     [
@@ -269,6 +285,13 @@ def test_a_server_behind_an_address(tmp_path: Path) -> None:
             server.kill()
             server.wait()
             assert "'far'" in (await call(box, "mcp_far_add", a=1))["error"]
+            again = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+            try:
+                assert wait_for(listens)
+                assert await call(box, "mcp_far_add", a=1, b=2) == {"result": "3"}
+            finally:
+                again.kill()
+                again.wait()
 
     try:
         assert wait_for(listens)
