@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from environments.base_env import is_overridden
-from environments.errors import UserCodeError
+from environments.errors import ConfigError, UserCodeError
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Item, Message, ScoredDataGroup, ScoredDataItem, is_finite_number
 
 if TYPE_CHECKING:
     from environments.agent_loop import AgentResult
+    from environments.run import RunReport
     from environments.tool_context import ToolContext
 
 
@@ -82,6 +83,27 @@ class BenchmarkEnv(HermesAgentBaseEnv):
         """Run every item and aggregate."""
         items: Any = self.eval_items()
         return await self.evaluate_items(await items if inspect.isawaitable(items) else items)
+
+    async def process_manager(self) -> RunReport:
+        """Refused, unless a subclass draws items."""
+        self._refuse_training("process")
+        return await super().process_manager()
+
+    async def env_manager(self) -> RunReport:
+        """Refused, unless a subclass draws items."""
+        self._refuse_training("serve")
+        return await super().env_manager()
+
+    def _refuse_training(self, workflow: str) -> None:
+        if not is_overridden(self, "get_next_item", BenchmarkEnv):
+            raise ConfigError(
+                f"{self.environment_name} is a benchmark: it has 'evaluate' and no '{workflow}'"
+                f"{self.instead_of_training(workflow)}"
+            )
+
+    def instead_of_training(self, workflow: str) -> str:
+        """What to do in place of a workflow that a benchmark does not have, as the end of a sentence."""
+        return ""
 
     async def get_next_item(self) -> Item | None:
         """A benchmark has nothing to train on."""

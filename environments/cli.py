@@ -20,6 +20,7 @@ from environments.configuration import Effective, EnvironmentClass, Flag, Subcom
 from environments.configuration.fields import is_boolean
 from environments.configuration.initial import initial
 from environments.errors import ConfigError, HermesError, suggestion
+from environments.terminal_text import harmless
 
 SUBCOMMANDS: tuple[Subcommand, ...] = get_args(Subcommand)
 IGNORED_OPTIONS = ("--slurm", "--testing", "--max_n_completions", "--proxy_url")
@@ -52,8 +53,8 @@ class Arguments:
 def main(cls: RunnableEnvironment, argv: Sequence[str] | None = None, *, program: str | None = None) -> int:
     """Run the command line of one environment class and return the exit code.
 
-    0 is success, 1 a failed run, 2 a mistake in what was typed or a missing extra, 130 Ctrl-C. Errors of
-    ours are one line each on stderr; anything else is a bug and keeps its traceback.
+    0 is success, 1 a failed run, 2 what was refused before it began, 130 Ctrl-C. Errors of ours are one line
+    each on stderr; anything else is a bug and keeps its traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or f"python {sys.argv[0]}"
@@ -75,8 +76,15 @@ def set_up_logging(level: str) -> None:
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_HarmlessFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)
+
+
+class _HarmlessFormatter(logging.Formatter):
+    """Names of tasks and what servers say are not ours, and a terminal obeys control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
 
 
 def _dispatch(cls: RunnableEnvironment, argv: list[str], program: str) -> int:

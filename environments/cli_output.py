@@ -6,7 +6,8 @@ import os
 import sys
 from typing import TextIO
 
-from environments.errors import ConfigError, HermesError, MissingExtra
+from environments.errors import ConfigError, HermesError
+from environments.terminal_text import harmless
 
 INTERRUPTED = 130
 
@@ -40,21 +41,24 @@ def open_closed_streams() -> None:
 def report(error: HermesError) -> int:
     """Print an error to stderr without a traceback and return the exit code it stands for.
 
-    2 is a mistake of the user or a missing extra, 1 a run that failed. A ConfigError has one problem per
+    2 is what was refused before it began, 1 what failed. A ConfigError has one problem per
     line; the lines after the first of any other error are its details.
     """
     mistake = isinstance(error, ConfigError)
     for number, line in enumerate(str(error).splitlines() or [type(error).__name__]):
         tell(f"error: {line}\n" if mistake or number == 0 else f"{line}\n")
-    return 2 if isinstance(error, ConfigError | MissingExtra) else 1
+    return 2 if error.refused else 1
 
 
 def tell(text: str) -> None:
-    """Print to stderr, where there is somebody to read it; that there is nobody never ends a run."""
+    """Print to stderr, where there is somebody to read it; that there is nobody never ends a run.
+
+    Control characters, as names and reasons of others may hold, are shown instead of obeyed.
+    """
     if sys.stderr is None:
         return
     try:
-        sys.stderr.write(text)
+        sys.stderr.write(harmless(text))
         sys.stderr.flush()
     except (OSError, ValueError):
         discard(sys.stderr)
@@ -63,10 +67,10 @@ def tell(text: str) -> None:
 def emit(text: str) -> int:
     """Print to stdout and return the exit code: 0, or 1 with a line on stderr where that fails.
 
-    A closed pipe (``| head``) is no failure.
+    A closed pipe (``| head``) is no failure. Control characters are shown, as by ``tell``.
     """
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(harmless(text))
         sys.stdout.flush()
     except OSError as error:
         return output_failed(error)

@@ -183,7 +183,7 @@ class BaseEnvConfig(BaseModel):
     custom_thinking_prompt: str | None = Field(default=None, description="Text that asks for thinking.")
 
     seed: int = Field(default=0, description="Seed of the run; groups and attempts derive theirs from it.")
-    limit: int | None = Field(default=None, ge=0, description="Use at most this many different items.")
+    limit: int | None = Field(default=None, ge=1, description="Use at most this many different items.")
     item_ids: list[str] | None = Field(
         default=None, description="Use only items whose id matches one of these globs."
     )

@@ -16,23 +16,28 @@
     │   ├── SandboxBroken        the agent broke it (killed init, filled its disk): scored 0, not retried
     │   ├── NotSupported         the backend cannot do what the task needs (fatal)
     │   │   └── ImageUnusable    a task's image cannot be had or used; concerns tasks with it alone
+    │   │       └── ImageBuildFailed  its Dockerfile cannot be built
     │   └── EngineUnusable       the engine can serve no attempt, such as on a full disk (fatal)
     ├── EvidenceMissing          what an attempt left behind is gone: it cannot be judged again
     ├── VerifierError            grading failed; the verifier runs again -> outcome verifier_error
     ├── UserCodeError            the environment's own code broke a rule -> outcome environment_error
     ├── StoreError               results cannot be written or read (fatal)
-    │   └── ResumeMismatch       the file on disk belongs to another configuration
+    │   ├── ResumeMismatch       the file on disk belongs to another configuration
+    │   └── ResultsUnreadable    what should be read holds no results
     └── RunAborted               the run ends now; carries the reason
 
 File operations in a sandbox raise ``OSError`` as local ones do, ``SandboxDiskError`` among them.
 
-An error with ``fatal`` set would meet every attempt, so it ends the run at once with one line.
+An error with ``fatal`` set would meet every attempt, so it ends the run at once with one line. One with
+``refused`` set came before anything was done, and its exit code is 2.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -45,11 +50,15 @@ class HermesError(Exception):
     lasting: bool = False
     """Whether another try at the same attempt would fail the same way."""
 
+    refused: bool = False
+    """Whether nothing was done before it came up: what was asked for has to be changed first."""
+
 
 class ConfigError(HermesError, ValueError):
     """Something the user configured is wrong. The text says what, where, and what to do."""
 
     fatal = True
+    refused = True
 
 
 class UnknownName(ConfigError):
@@ -64,6 +73,7 @@ class MissingExtra(HermesError):
     """An optional dependency is not installed."""
 
     fatal = True
+    refused = True
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
@@ -127,6 +137,10 @@ class ImageUnusable(NotSupported):
     lasting = True
 
 
+class ImageBuildFailed(ImageUnusable):
+    """The Dockerfile of a task cannot be built."""
+
+
 class EngineUnusable(SandboxError):
     """What makes the sandboxes cannot serve any attempt."""
 
@@ -162,6 +176,14 @@ class StoreError(HermesError):
 class ResumeMismatch(StoreError):
     """The results on disk were made with another configuration."""
 
+    refused = True
+
+
+class ResultsUnreadable(StoreError):
+    """A path that should hold results does not, or they are of no known form."""
+
+    refused = True
+
 
 class RunAborted(HermesError):
     """The run ends before its time; the message is the one line the user sees."""
@@ -169,14 +191,40 @@ class RunAborted(HermesError):
     fatal = True
 
 
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """What fails inside was refused before the work began. An exception of the user's own code stays what
+    it is: a fault while his program ran."""
+    try:
+        yield
+    except HermesError as error:
+        error.refused = error.refused or not isinstance(error, UserCodeError)
+        raise
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean a, b?"`` for near names, else the list of all of them.
+    """``"; did you mean a, b?"`` for near names, else the list of all of them, or the first of many.
+
+    A name may be a glob, which names with the same words are near to.
 
     >>> suggestion("termnal", ["terminal", "file"])
     '; did you mean terminal?'
     """
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6) or _with_words_of(name, names)
     if near:
         return f"; did you mean {', '.join(near)}?"
+    if len(names) > _MOST_NAMES:
+        return f"; there are {len(names)}: {', '.join(names[:_MOST_NAMES])}, …"
     return f"; known: {', '.join(names)}" if names else ""
+
+
+_MOST_NAMES = 12
+
+
+def _with_words_of(name: str, names: list[str]) -> list[str]:
+    words = sorted(re.findall(r"\w{3,}", name.lower()), key=len, reverse=True)
+    for word in words:
+        if found := [known for known in names if word in known.lower()]:
+            return found[:3]
+    return []

@@ -42,8 +42,16 @@ def manager_of(environment: BaseEnv, workflow: str) -> Callable[[], Awaitable[Ru
     return manager
 
 
-def run_in_foreground(cls: type[BaseEnv], subcommand: str, effective: Any) -> int:
-    """Run to the end and return the exit code: 0 complete and valid, 1 not, 128 + n after signal n."""
+RESUMED = "what is finished is on disk, the same command goes on"
+
+
+def run_in_foreground(
+    cls: type[BaseEnv], subcommand: str, effective: Any, *, when_stopped: str = RESUMED
+) -> int:
+    """Run to the end and return the exit code: 0 complete and valid, 1 not, 128 + n after signal n.
+
+    ``when_stopped`` tells the user who stopped it what he has.
+    """
     stopped_by: list[int] = []
 
     async def main() -> RunReport | None:
@@ -69,7 +77,7 @@ def run_in_foreground(cls: type[BaseEnv], subcommand: str, effective: Any) -> in
         ) from error
     if report is None:
         name = signal.Signals(stopped_by[0]).name
-        tell(f"stopped by {name}; what is finished is on disk, the same command goes on\n")
+        tell(f"stopped by {name}; {when_stopped}\n")
         return 128 + stopped_by[0]
     if report.message:
         tell(f"{'done' if report.complete else 'incomplete'}: {report.message}\n")

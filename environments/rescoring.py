@@ -7,7 +7,6 @@ record; the old ones stay, and where no new one can be reached nothing changes.
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from environments.attempt_scope import AttemptScope, GroupScope, current_attempt
 from environments.errors import EvidenceMissing, RunAborted
+from environments.globs import matches
 from environments.outcomes import is_fatal, one_line
 from environments.plain_calls import as_user_code
 from environments.records import Attempt, Ending, Outcome, Verdict
@@ -135,7 +135,7 @@ class Rescoring:
 
     def chooses(self, attempt: Attempt) -> bool:
         """Whether an attempt is at one of the items that are judged again."""
-        return self.items is None or any(fnmatch.fnmatchcase(attempt.item_id, glob) for glob in self.items)
+        return self.items is None or any(matches(attempt.item_id, glob) for glob in self.items)
 
     def changed(self, key: Key) -> bool:
         """Whether an attempt is worth something else than before."""

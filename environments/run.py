@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import environments
-from environments.errors import BadRequest, HermesError, RunAborted, StoreError
+from environments.errors import BadRequest, HermesError, RunAborted, StoreError, refusing
 from environments.lag_monitor import lag_monitor
 from environments.outcomes import one_line
 from environments.records import Attempt, Ending, Outcome, Provenance
@@ -295,15 +295,17 @@ async def open_run(environment: BaseEnv, directory: Path | None, *, track: bool 
         stack.enter_context(subtasks_of_user_code(loop))
         stack.enter_context(lag_monitor(loop))
         if directory is not None:
-            _open_store(run, directory, stack)
+            with refusing():
+                _open_store(run, directory, stack)
         environment.active_run = run
         try:
-            await environment.start()
-            if track:
-                await _open_tracker(run)
-            await environment.run_setup()
-            if run.store is not None:
-                run.note_changed_code()
+            with refusing():
+                await environment.start()
+                if track:
+                    await _open_tracker(run)
+                await environment.run_setup()
+                if run.store is not None:
+                    run.note_changed_code()
             yield run
         except OSError as error:
             raise StoreError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")) from error

@@ -171,7 +171,7 @@ def test_every_bad_value_is_told(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert sorted(lines) == [
         "error: --env.seed: expected int, got 'x' (command line)",
         "error: --openai.timeout: expected int > 0, got 'y' (command line)",
-        f"error: env.limit: expected int >= 0 or none, got -1 ({config}:1)",
+        f"error: env.limit: expected int >= 1 or none, got -1 ({config}:1)",
     ]
 
 

@@ -12,7 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from environments.results.plain import content_hash
-from environments.tasks.directory import TASK_FILE, digest_of
+from environments.tasks.directory import digest_of
+from environments.tasks.finding import TASK_FILE
 from environments.tasks.model import Task
 
 _VERIFIERS = re.compile(r"(?:steps\.\d+\.)?verifier\.")

@@ -8,9 +8,10 @@ from typing import Any
 from environments.config import HermesAgentEnvConfig
 from environments.sandboxes.base import Capabilities, NetworkPolicy, Resources, SandboxSpec
 from environments.tasks.dockerfile import read_dockerfile
-from environments.tasks.lint import check
+from environments.tasks.lint import unsupported
 from environments.tasks.model import Machine, Step, Task
 from environments.tasks.variables import missing_variables, resolve_variables
+from environments.verification.bundle import fetches, missing_parts
 
 _MODES = {"public": "public", "no-network": "none", "allowlist": "allow-list"}
 _MARGIN = 900.0
@@ -81,9 +82,16 @@ def _replayed_directory(task: Task, config: Any) -> str | None:
     return read_dockerfile(task.dockerfile).working_directory
 
 
+def user_of(task: Task, config: Any, named: str | None) -> str | None:
+    """The user ``named`` for an agent or a verifier, else the one that a replayed Dockerfile leaves."""
+    if named is not None or config.task_images != "replay" or task.dockerfile is None:
+        return named
+    return read_dockerfile(task.dockerfile).user
+
+
 def misfits(task: Task, config: Any, capabilities: Capabilities) -> list[str]:
-    """Why a task cannot be run here; empty where it can."""
-    found = [finding.text for finding in check(task) if finding.level == "error"]
+    """Why a task without faults cannot be run here; empty where it can. Faults: ``tasks.lint.faults``."""
+    found = unsupported(task)
     backend = config.terminal_backend
     machines = [task.machine, *(s.verifier.machine for s in task.steps if s.verifier.machine is not None)]
     found += _image_misfits(task, config, capabilities)
@@ -98,10 +106,26 @@ def misfits(task: Task, config: Any, capabilities: Capabilities) -> list[str]:
         if backend == "local" and machine.memory_mb and machine.memory_mb > _memory_mb():
             found.append(f"it needs {machine.memory_mb} MB of memory; this machine has {_memory_mb()}")
     found += _user_misfits(task, backend, capabilities)
+    found += _bundle_misfits(task, config)
     for step in task.steps:
         for name in missing_variables(step.verifier.env):
             found.append(f"its tests need the variable {name}, which is not set here")
     return list(dict.fromkeys(found))
+
+
+def _bundle_misfits(task: Task, config: Any) -> list[str]:
+    """Tests that would fetch and have no network use what is installed beside this package."""
+    for step in task.steps:
+        machine = step.verifier.machine or task.machine
+        if network_mode(machine, config) != "none" or not step.test_script.is_file():
+            continue
+        if fetches(step.test_script.read_text("utf-8", "replace")) and (missing := missing_parts()):
+            names = ", ".join(missing)
+            return [
+                f"its tests have no network and need {names} on this machine: pip install "
+                "'hermes-environments[verifier]'"
+            ]
+    return []
 
 
 def _user_misfits(task: Task, backend: str, capabilities: Capabilities) -> list[str]:
@@ -126,7 +150,15 @@ def _image_misfits(task: Task, config: Any, capabilities: Capabilities) -> list[
         if task.dockerfile is None:
             return []
         replay = read_dockerfile(task.dockerfile)
-        return [f"its Dockerfile cannot be replayed: {', '.join(replay.problems)}"] if replay.problems else []
+        found = (
+            [f"its Dockerfile cannot be replayed: {', '.join(replay.problems)}"] if replay.problems else []
+        )
+        if replay.users and not capabilities.users:
+            users = ", ".join(map(repr, replay.users))
+            found.append(
+                f"its Dockerfile switches to the user {users}, which the {backend} backend cannot do"
+            )
+        return found
     if not capabilities.images:
         return [f"the {backend} backend runs no images; --env.task_images replay does without"]
     if image_of(task, config, task.machine) is None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from environments.errors import SandboxError
-from environments.sandboxes.base import Sandbox
+from environments.sandboxes.base import ExecResult, Sandbox
 from environments.sandboxes.transfer import upload_dir, upload_file
 from environments.tasks.dockerfile import Copy, Replay, Run, read_dockerfile
 from environments.tasks.model import Healthcheck, Step, Task
@@ -46,7 +46,7 @@ async def prepare_step(step: Step, sandbox: Sandbox) -> None:
                 ["bash", "setup.sh"], cwd=sandbox.working_directory, timeout=_SETUP_TIMEOUT, merge_output=True
             )
             if done.exit_code != 0:
-                raise SandboxError(f"setup.sh of step {step.name} failed: {_last_line(done.text)}")
+                raise TaskFault(f"setup.sh of step {step.name} fails: {_failure(done)}")
     if step.healthcheck is not None:
         await wait_until_healthy(sandbox, step.healthcheck, step.name)
 
@@ -70,8 +70,19 @@ async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck, name: str) ->
         starting = time.monotonic() - started < check.start_period
         failures += not starting
         if failures >= max(1, check.retries):
-            raise SandboxError(f"the machine of {name} is not healthy: {_last_line(result.text)}")
+            raise TaskFault(f"the machine of {name} is not healthy: {_failure(result)}")
         await asyncio.sleep(check.start_interval if starting else check.interval)
+
+
+class TaskFault(SandboxError):
+    """A machine cannot be made as the task asks for, through a fault of the task."""
+
+
+class BuildFailed(TaskFault):
+    """A task's Dockerfile cannot be carried out."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"its Dockerfile fails: {reason}")
 
 
 async def _replay(file: Replay, task: Task, sandbox: Sandbox) -> None:
@@ -89,22 +100,30 @@ async def _copy(action: Copy, task: Task, sandbox: Sandbox) -> None:
     for pattern in action.sources:
         sources = sorted(root.glob(pattern.strip("/"))) if pattern.strip("./") else [root]
         if not sources:
-            raise SandboxError(f"{task.name}: COPY {pattern}: there is no such file")
+            raise BuildFailed(f"COPY {pattern}: there is no such file")
         for source in sources:
             if not source.resolve().is_relative_to(root):
-                raise SandboxError(f"{task.name}: COPY leads out of the task: {source.name}")
-            await _copy_one(source, source.is_dir(), action.target, task, sandbox)
+                raise BuildFailed(f"COPY {source.name}: it leads out of the task")
+            made = await _copy_one(source, source.is_dir(), action.target, task, sandbox)
+            if action.owner is not None and made:
+                command = ["chown", "-R", action.owner, "--", *made]
+                owned = await sandbox.exec(command, cwd="/", timeout=600, merge_output=True)
+                if owned.exit_code != 0:
+                    raise BuildFailed(f"COPY --chown={action.owner}: {_last_line(owned.text)}")
 
 
-async def _copy_one(source: Path, directory: bool, target: str, task: Task, sandbox: Sandbox) -> None:
+async def _copy_one(source: Path, directory: bool, target: str, task: Task, sandbox: Sandbox) -> list[str]:
+    """Returns what was made."""
     try:
         if directory:
             await upload_dir(sandbox, source, target.rstrip("/") or "/")
-        else:
-            path = posixpath.join(target, source.name) if target.endswith("/") else target
-            await upload_file(sandbox, source, path)
+            names = await asyncio.to_thread(lambda: sorted(entry.name for entry in source.iterdir()))
+            return [posixpath.join(target, name) for name in names]
+        path = posixpath.join(target, source.name) if target.endswith("/") else target
+        await upload_file(sandbox, source, path)
+        return [path]
     except OSError as error:
-        raise SandboxError(f"{task.name}: COPY {source.name} {target}: {error}") from error
+        raise BuildFailed(f"COPY {source.name} {target}: {error}") from error
 
 
 async def _run(action: Run, task: Task, sandbox: Sandbox) -> None:
@@ -115,10 +134,17 @@ async def _run(action: Run, task: Task, sandbox: Sandbox) -> None:
         cwd=action.directory,
         env=environment,
         timeout=task.machine.build_timeout,
+        user=action.user,
         merge_output=True,
     )
     if result.exit_code != 0:
-        raise SandboxError(f"{task.name}: RUN {action.command[:60]}: {_last_line(result.text)}")
+        raise BuildFailed(f"RUN {action.command[:60]}: {_failure(result)}")
+
+
+def _failure(result: ExecResult) -> str:
+    if result.timed_out:
+        return f"it took longer than {result.duration:.0f} s"
+    return f"exit code {result.exit_code}, {_last_line(result.text)}"
 
 
 def _last_line(text: str) -> str:

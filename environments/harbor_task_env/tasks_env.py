@@ -7,23 +7,39 @@ before the next begins; the conversations stand one after the other in the recor
 from __future__ import annotations
 
 import asyncio
-import fnmatch
+import json
+import shlex
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from environments.base_env import is_overridden
 from environments.cli_output import plural
 from environments.config import BaseEnvConfig
-from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError, VerifierError
+from environments.errors import (
+    AccessDenied,
+    ConfigError,
+    MissingExtra,
+    NotSupported,
+    RunAborted,
+    SandboxBroken,
+    SandboxError,
+    UnknownName,
+    VerifierError,
+)
 from environments.harbor_task_env.config import HarborTaskEnvConfig
-from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
+from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, user_of, verifier_timeout
 from environments.harbor_task_env.preparing import RUN_SOLUTION
 from environments.harbor_task_env.steps import SteppedResult, check_evidence, combined, falls_short
 from environments.harbor_task_env.trials import Trials
+from environments.harbor_task_env.watching import TaskChanged, Watch
 from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Ending, Item, Message, Verdict
+from environments.tasks.lint import faults, unsolved
 from environments.tasks.model import Step, Task
+from environments.terminal_text import label
 
 if TYPE_CHECKING:
     from environments.agent_loop import AgentResult
@@ -35,6 +51,10 @@ if TYPE_CHECKING:
     from environments.tools.base import ToolSettings
 
 _MOST_SHOWN = 20
+_WITHOUT_ENGINE = (
+    "  without an engine: --env.terminal_backend local --env.task_images replay carries out each task's "
+    "Dockerfile on this machine"
+)
 _ORACLE_PATIENCE = 86_400
 """Seconds that one command of the oracle may take; the agent's own time ends it before."""
 
@@ -51,6 +71,15 @@ class HarborTasks(HermesAgentBaseEnv):
         self._dataset: list[Item] = []
         self._views: dict[tuple[str, bool], str] = {}
         self._trials = Trials(self)
+        self._watch = Watch(())
+
+    async def _start_backend(self) -> None:
+        try:
+            await super()._start_backend()
+        except (SandboxError, MissingExtra, AccessDenied, ConfigError) as error:
+            if isinstance(error, UnknownName) or self.config.terminal_backend == "local":
+                raise
+            raise RunAborted(f"{error}\n{_WITHOUT_ENGINE}") from error
 
     # Items.
 
@@ -63,26 +92,28 @@ class HarborTasks(HermesAgentBaseEnv):
         run = self.active_run
         if run is not None:
             run.provenance.dataset, run.provenance.dataset_revision = found.source, found.revision
+        self.note_resembling(found.resembling)
         broken = {name: text for name, text in found.broken.items() if name in wanted}
         if self.rescoring is not None and self.rescoring.evaluation:
-            misfits = {task.name: "; ".join(why) for task in chosen if (why := self.misfits(task))}
+            misfits = {t.name: "; ".join(why) for t in chosen if (why := faults(t) + self.misfits(t))}
             self.rescoring.unavailable |= broken | misfits
             chosen = [task for task in chosen if task.name not in misfits]
         else:
             self.refuse_broken(broken)
             self.refuse_misfits(chosen)
         self.tasks = {task.name: task for task in chosen}
+        self._watch = await asyncio.to_thread(Watch, chosen)
         self._dataset = [*map(item_of, found.tasks), *({"task_name": name} for name in found.broken)]
 
     def _wanted(self, names: list[str]) -> set[str]:
         """Names of the tasks that the run is about."""
-        from environments.tasks.selection import select_names
+        from environments.tasks.selection import meant, select_names
 
         take, skip, run = self.config.task_filter, self.config.skip_tasks, self.active_run
         if self.rescoring is None or run is None:
             return set(select_names(names, take, skip))
         if not self.rescoring.evaluation:  # where the order of draws depends on them; some may be gone
-            take = take and [glob for glob in take if fnmatch.filter(names, glob)]
+            take = take and [glob for glob in take if meant(glob, names)]
             return set(select_names(names, take, skip))
         stored = {attempt.item_id for attempt in run.everything() if self.rescoring.chooses(attempt)}
         chosen = set(names) if take is None and skip is None else set(select_names(names, take, skip))
@@ -91,6 +122,12 @@ class HarborTasks(HermesAgentBaseEnv):
     def dataset_items(self) -> list[Item] | None:
         """All tasks of the source, whatever the filters leave out."""
         return list(self._dataset)
+
+    def note_resembling(self, resembling: Mapping[str, str]) -> None:
+        """Say once what looks like a task and is left out as it is none."""
+        if resembling and self.active_run is not None:
+            lines = _list([f"{label(name)}: {text}" for name, text in resembling.items()])
+            self.active_run.note(f"these are no tasks:\n{lines}")
 
     def load_tasks(self) -> TaskSet:
         """All tasks of the configured source. Runs in a thread."""
@@ -114,17 +151,16 @@ class HarborTasks(HermesAgentBaseEnv):
     def refuse_broken(self, broken: Mapping[str, str]) -> None:
         """Raise ``ConfigError`` where a chosen task cannot be read."""
         if broken:
-            raise ConfigError(
-                f"tasks that cannot be read (leave them out with --env.skip_tasks):\n{_list(broken.values())}"
-            )
+            raise ConfigError(f"tasks that cannot be read ({_cure(broken)}):\n{_list(broken.values())}")
 
     def refuse_misfits(self, tasks: list[Task]) -> None:
-        """Raise ``ConfigError`` where a task cannot be run on this backend."""
-        lines = [f"{task.name}: {'; '.join(found)}" for task in tasks if (found := self.misfits(task))]
-        if lines:
+        """Raise ``ConfigError`` where a task has a fault, or cannot be run on this backend."""
+        found = {task.name: reasons for task in tasks if (reasons := faults(task) + self.misfits(task))}
+        if found:
+            lines = [f"{label(name)}: {'; '.join(reasons)}" for name, reasons in found.items()]
             raise ConfigError(
-                f"{len(lines)} of {plural(len(tasks), 'task')} cannot be run here (leave them out with "
-                f"--env.skip_tasks):\n{_list(lines)}"
+                f"{len(found)} of {plural(len(tasks), 'task')} cannot be run here ({_cure(found)}):\n"
+                f"{_list(lines)}"
             )
 
     def misfits(self, task: Task) -> list[str]:
@@ -135,7 +171,9 @@ class HarborTasks(HermesAgentBaseEnv):
                 "tasks need directories such as /tests and /app, which the local backend can make only with "
                 "namespaces or bubblewrap; use --env.terminal_backend docker"
             )
-        return misfits(task, self.config, self._backend.capabilities)
+        found = misfits(task, self.config, self._backend.capabilities)
+        runs_solutions = self.policy == "oracle" and not is_overridden(self, "oracle", HarborTasks)
+        return found + unsolved(task) if runs_solutions else found
 
     def items(self) -> list[dict[str, Any]]:
         """One item for each task. The digest makes a changed task another item."""
@@ -169,7 +207,7 @@ class HarborTasks(HermesAgentBaseEnv):
 
     async def machine_of_agent(self, task: Task, sandbox: Sandbox) -> Sandbox:
         """A task's machine as its agent has it."""
-        user = task.steps[0].agent_user
+        user = user_of(task, self.config, task.steps[0].agent_user)
         assert self._backend is not None
         if user is None or not self._backend.capabilities.users:
             return sandbox
@@ -193,6 +231,8 @@ class HarborTasks(HermesAgentBaseEnv):
         if rollout.finished:
             return await rollout.run()
         task = self.task_of(rollout.item)
+        if changed := await asyncio.to_thread(self._watch.problem, task):
+            raise TaskChanged(changed)
         sandbox = await rollout.sandbox()
         await self.prepare(task, sandbox)
         results: list[AgentResult] = []
@@ -236,8 +276,6 @@ class HarborTasks(HermesAgentBaseEnv):
             kind = SandboxError if step is task.steps[0] else SandboxBroken
             raise kind(f"the files of step {step.name} cannot be put into the sandbox: {error}") from error
         if self.policy_of(rollout.item) == "oracle":
-            if not step.solve_script.is_file():
-                raise ConfigError(f"{task.name} has no solution/solve.sh, so the oracle cannot solve it")
             await place_solution(task, step, sandbox)
 
     def policy_of(self, item: Item) -> str | None:
@@ -288,10 +326,12 @@ class HarborTasks(HermesAgentBaseEnv):
         """The verdict on one step."""
         from environments.verification import verify
 
+        if changed := await asyncio.to_thread(self._watch.problem, task):
+            raise VerifierError(changed)
         return await verify(
             task,
             sandbox,
-            step=step,
+            step=self.judged(task, step),
             last=last,
             fresh=lambda: self.verifier_machine(task, step),
             untouched=lambda: self._trials.untouched(task, step),
@@ -299,6 +339,13 @@ class HarborTasks(HermesAgentBaseEnv):
             timeout=verifier_timeout(step, self.config),
             directory=sandbox.working_directory,
         )
+
+    def judged(self, task: Task, step: Step) -> Step:
+        """A step with the user whom its tests run as."""
+        if step.verifier.machine is not None:  # which a Dockerfile of its own makes
+            return step
+        user = user_of(task, self.config, step.verifier.user)
+        return replace(step, verifier=replace(step.verifier, user=user))
 
     @asynccontextmanager
     async def verifier_machine(self, task: Task, step: Step) -> AsyncIterator[Sandbox]:
@@ -332,3 +379,12 @@ def _list(lines: Collection[str]) -> str:
     shown = [f"  {line}" for line in list(lines)[:_MOST_SHOWN]]
     more = [f"  and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
     return "\n".join([*shown, *more])
+
+
+def _cure(names: Collection[str]) -> str:
+    """What leaves tasks out, ready to be typed where they are few."""
+    if len(names) > _MOST_SHOWN:
+        return "leave them out with --env.skip_tasks"
+    plain = all(name.replace("/", "").replace("-", "").replace(".", "").isidentifier() for name in names)
+    value = ",".join(names) if plain else shlex.quote(json.dumps(list(names)))
+    return f"leave them out with --env.skip_tasks {value}"

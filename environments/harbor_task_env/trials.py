@@ -103,7 +103,7 @@ class Trials:
         return await verify(
             task,
             sandbox,
-            step=step,
+            step=self.environment.judged(task, step),
             fresh=lambda: self.environment.verifier_machine(task, step),
             timeout=verifier_timeout(step, self.environment.config),
             directory=sandbox.working_directory,

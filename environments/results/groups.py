@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import orjson
 
-from environments.errors import StoreError
+from environments.errors import ResultsUnreadable, StoreError
 from environments.records import (
     MASKED,
     MASKED_LOGPROB,
@@ -291,7 +291,7 @@ class GroupFile:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise ``StoreError`` for a file with whole lines of which none is a group."""
+    """Raise ``ResultsUnreadable`` for a file with whole lines of which none is a group."""
     if path.is_dir():
         return
     lines = 0
@@ -303,7 +303,9 @@ def _refuse_foreign(path: Path) -> None:
         if lines == _LINES_TO_TELL:
             break
     if lines > 1:  # a single one may be half-written
-        raise StoreError(f"{path} is no file of results: none of its lines is a group; name another file")
+        raise ResultsUnreadable(
+            f"{path} is no file of results: none of its lines is a group; name another file"
+        )
 
 
 def _light_info(group: Any, number: int) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from environments.errors import StoreError
+from environments.errors import ResultsUnreadable
 from environments.records import Attempt
 from environments.results.coverage import Coverage, left_out
 from environments.results.durable import encode, read_lines, store_errors
@@ -75,8 +75,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Every rollout of a result file or directory, in the order of the file.
 
     Of an evaluation's directory attempts at items that the dataset has no more are left out, which a
-    warning names; ``attempts.jsonl`` itself gives all. Raises ``StoreError`` that says what is wrong with
-    the path; broken lines are skipped and named.
+    warning names; ``attempts.jsonl`` itself gives all. Raises ``ResultsUnreadable`` that says what is
+    wrong with the path; broken lines are skipped and named.
     """
     file = find_file(path)
     if file.name == ATTEMPTS_FILE:
@@ -90,11 +90,13 @@ def read_rows(path: Path) -> Iterator[Row]:
             record = orjson.loads(line)
         except orjson.JSONDecodeError:
             if not understood and number == 1:
-                raise StoreError(f"{file} is no JSONL file of results: its first line is no JSON") from None
+                raise ResultsUnreadable(
+                    f"{file} is no JSONL file of results: its first line is no JSON"
+                ) from None
             logger.warning("%s, line %d is broken or not finished yet; skipped", file, number)
             continue
         if not is_record(record):
-            raise StoreError(
+            raise ResultsUnreadable(
                 f"{file}, line {number} is neither a group, nor an attempt, nor a sample of an evaluation"
             )
         understood = True
@@ -112,13 +114,13 @@ def rows_of(records: Iterable[Any]) -> Iterator[Row]:
 
 
 def find_file(path: Path) -> Path:
-    """The file to read for a path that a person typed. Raises ``StoreError`` with what to do."""
+    """The file to read for a path that a person typed. Raises ``ResultsUnreadable`` with what to do."""
     if path.is_file():
         return _results_beside(path)
     if not path.exists():
         near = sorted(p.name for p in path.parent.glob("*.jsonl"))[:5] if path.parent.is_dir() else []
         hint = f"; {path.parent} has {', '.join(near)}" if near else ""
-        raise StoreError(f"{path} does not exist{hint}")
+        raise ResultsUnreadable(f"{path} does not exist{hint}")
     for name in (ATTEMPTS_FILE, SAMPLES_FILE):
         if (path / name).is_file():
             return path / name
@@ -128,8 +130,8 @@ def find_file(path: Path) -> Path:
     if len(candidates) == 1:
         return find_file(Path(candidates[0]))
     if candidates:
-        raise StoreError(f"{path} holds several results; name one: {', '.join(candidates[:10])}")
-    raise StoreError(f"{path} holds no results ({ATTEMPTS_FILE}, {SAMPLES_FILE} or another .jsonl)")
+        raise ResultsUnreadable(f"{path} holds several results; name one: {', '.join(candidates[:10])}")
+    raise ResultsUnreadable(f"{path} holds no results ({ATTEMPTS_FILE}, {SAMPLES_FILE} or another .jsonl)")
 
 
 def _results_beside(path: Path) -> Path:
@@ -148,7 +150,7 @@ def _results_beside(path: Path) -> Path:
         return found
     if is_page and not _begins_as_page(path):
         return path
-    raise StoreError(f"{path} holds no rollouts, and beside it there is none of: {_names(candidates)}")
+    raise ResultsUnreadable(f"{path} holds no rollouts, and beside it there is none of: {_names(candidates)}")
 
 
 def _begins_as_page(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from environments.cli_output import output_failed, tell
 from environments.errors import StoreError
+from environments.globs import matches
 from environments.results.conversation import pieces
 from environments.results.durable import encode
 from environments.results.rows import Row, read_rows
@@ -79,7 +79,7 @@ def _selected(rows: Iterable[Row], options: argparse.Namespace) -> Iterator[Row]
             continue
         if options.failed and row.passed:
             continue
-        if options.item is not None and not fnmatch.fnmatchcase(row.item, options.item):
+        if options.item is not None and not matches(row.item, options.item):
             continue
         yield row
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import orjson
 
-from environments.errors import ConfigError, ResumeMismatch, StoreError
+from environments.errors import ConfigError, ResultsUnreadable, ResumeMismatch, StoreError
 from environments.records import SCHEMA_VERSION, Attempt
 from environments.results.durable import (
     DurableFile,
@@ -176,16 +176,16 @@ def run_directory(path: Path) -> Path:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a run. Raises ``StoreError`` where it is missing or no manifest."""
+    """The manifest of a run. Raises ``ResultsUnreadable`` where it is missing or no manifest."""
     path = directory / MANIFEST_FILE
     try:
         data = orjson.loads(path.read_bytes())
         known = {f.name for f in dataclasses.fields(Manifest)}
         return Manifest(**{key: value for key, value in data.items() if key in known})
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}. {_WAY_OUT}") from error
+        raise ResultsUnreadable(f"cannot read {path}: {error.strerror or error}. {_WAY_OUT}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path} is no manifest of a run: {error}. {_WAY_OUT}") from error
+        raise ResultsUnreadable(f"{path} is no manifest of a run: {error}. {_WAY_OUT}") from error
 
 
 def read_tools(directory: Path) -> dict[str, Any]:

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from environments.terminal_text import harmless
 
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # marks that reorder what stands beside them
-)
-
-
-def harmless(text: str) -> str:
-    """The text with control and reordering characters shown instead of obeyed.
-
-    >>> harmless("\\x1b[2Jgone")
-    '\\\\x1b[2Jgone'
-    """
-    return _CONTROL.sub(lambda match: _shown(ord(match[0])), text.replace("\r\n", "\n"))
-
-
-def _shown(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+__all__ = ["count", "duration", "harmless", "one_line", "score", "shorten"]
 
 
 def one_line(text: str, width: int = 80) -> str:

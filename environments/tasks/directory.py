@@ -5,82 +5,74 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.errors import ConfigError
+from environments.tasks.finding import TASK_FILE, Found, find_tasks, no_task
 from environments.tasks.model import Step, Task
 from environments.tasks.task_file import Settings, StepSettings, parse
 
-TASK_FILE = "task.toml"
-_DEPTH = 4
 _CHUNK = 1 << 20
 _LARGEST_TEXT = 8 << 20
 """Bytes of a ``task.toml`` or an instruction; more is a mistake, and no model could read it."""
 _FOLLOWED = ("instruction.md", "environment", "tests", "solution", "workdir")
-_MOST_SHOWN = 20
 
 
-def is_task(directory: Path) -> bool:
-    """Whether a directory is a task."""
-    return (directory / TASK_FILE).is_file()
+@dataclass(slots=True)
+class Loaded:
+    """What is below a directory."""
+
+    tasks: list[Task] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+    """Tasks that cannot be read, and why."""
+    found: Found = field(default_factory=Found)
 
 
-def find_tasks(root: Path) -> list[Path]:
-    """Task directories at ``root`` or below, sorted; nothing is looked for inside a task."""
-    if is_task(root):
-        return [root]
-    found: list[Path] = []
-    level = [root]
-    for _ in range(_DEPTH):
-        below: list[Path] = []
-        for directory in level:
-            for entry in sorted(directory.iterdir()):
-                if entry.name.startswith(".") or not entry.is_dir():
-                    continue
-                if is_task(entry):
-                    found.append(entry)
-                elif not entry.is_symlink():  # which may lead in a circle
-                    below.append(entry)
-        level = below
-    return sorted(found)
-
-
-def load_tasks_below(
-    root: Path, *, broken: dict[str, str] | None = None, inside: Path | None = None
-) -> list[Task]:
+def load_tasks_below(root: Path, *, inside: Path | None = None) -> Loaded:
     """All tasks below a directory, which may be links to tasks.
 
-    A task that cannot be read is noted in ``broken`` with the reason; without it ``ConfigError`` names all
-    of them. It is raised as well where there is no task. ``inside`` is where all parts of a task must be.
+    A task's name is its path below ``root``, whatever stands beside it, and that of ``root`` where it is
+    the task itself. ``inside`` is where all parts of a task must be. Raises ``ConfigError`` where there is
+    no task, not even one that cannot be read.
     """
-    paths = find_tasks(root)
-    if not paths:
-        raise ConfigError(f"{root} holds no task: no directory below it has a {TASK_FILE}")
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names):  # the same name in two folders
-        names = [path.relative_to(root).as_posix() for path in paths]
-    tasks: list[Task] = []
-    failed: dict[str, str] = {}
-    for path, name in zip(paths, names, strict=True):
+    found = find_tasks(root)
+    loaded = Loaded(found=found)
+    for path in found.tasks:
+        alone = path == "."
+        name = printable(root.resolve().name if alone else path)
         try:
-            tasks.append(load_task(path, name=None if path == root else name, inside=inside))
+            if name != (root.resolve().name if alone else path):
+                raise ConfigError(f"{name}: its name is no UTF-8 text; rename it")
+            loaded.tasks.append(load_task(root / path, name=name, inside=inside))
         except ConfigError as error:
-            failed[name] = str(error)
-    if broken is not None:
-        broken |= failed
-    elif failed:
-        shown = list(failed.values())
-        more = f"\nand {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
-        raise ConfigError("\n".join(shown[:_MOST_SHOWN]) + more)
-    return tasks
+            loaded.broken[name] = str(error)
+    loaded.broken |= {printable(name): f"{name}: {text}" for name, text in found.unreadable.items()}
+    if not found.tasks:
+        raise no_task(root, found)
+    return loaded
+
+
+def printable(name: str) -> str:
+    """A name on disk as text, bytes that are no UTF-8 as ``\\xff``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def load_task(directory: Path, *, name: str | None = None, inside: Path | None = None) -> Task:
     """One task; its name is the directory's unless given. ``inside`` is as for ``load_tasks_below``.
 
-    Raises ``ConfigError``.
+    Raises ``ConfigError``, also where a file of it cannot be read.
     """
-    name = name or directory.name
+    try:
+        return _load(directory, name or directory.name, inside)
+    except OSError as error:
+        path = printable(error.filename or str(directory))
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    except RuntimeError as error:  # links in a circle, and tables within tables without end
+        raise ConfigError(f"{printable(str(directory))} cannot be read: {error}") from error
+
+
+def _load(directory: Path, name: str, inside: Path | None) -> Task:
     directory = directory.resolve()
     file = directory / TASK_FILE
     if inside is not None:
@@ -168,20 +160,28 @@ def _check_inside(directory: Path, root: Path) -> None:
 
 
 def digest_of(directory: Path) -> str:
-    """A hash of names, modes and contents of all files below a directory: 16 hex digits."""
+    """A hash of names, modes and contents of all files below a directory: 16 hex digits.
+
+    Raises ``OSError`` where something cannot be read.
+    """
     whole = hashlib.sha256()
-    for parent, names, files in os.walk(directory):
+    for parent, names, files in os.walk(directory, onerror=_raise):
         names.sort()
         for name in sorted(files):
             path = Path(parent, name)
             relative = path.relative_to(directory).as_posix()
+            mode = path.lstat().st_mode
             whole.update(f"{relative}\0".encode("utf-8", "surrogateescape"))
-            if path.is_symlink():
+            if stat.S_ISLNK(mode):
                 whole.update(f"link {path.readlink()}\0".encode("utf-8", "surrogateescape"))
-            elif path.is_file():
+            elif stat.S_ISREG(mode):
                 whole.update(b"x" if os.access(path, os.X_OK) else b"-")
                 whole.update(_content_hash(path))
     return whole.hexdigest()[:16]
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _content_hash(path: Path) -> bytes:

@@ -25,8 +25,8 @@ _IGNORED = {
     "HEALTHCHECK",
     "MAINTAINER",
     "VOLUME",
-    "USER",
 }
+_ROOT = ("root", "0")
 _VARIABLE = re.compile(r"\\?\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 
 
@@ -36,6 +36,7 @@ class Copy:
 
     sources: tuple[str, ...]
     target: str
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Run:
     command: str
     directory: str
     environment: dict[str, str]
+    user: str | None = None
 
 
 @dataclass(slots=True)
@@ -56,8 +58,15 @@ class Replay:
     environment: dict[str, str] = field(default_factory=dict)
     working_directory: str | None = None
     user: str | None = None
+    """Whose the machine is in the end; None for root."""
     problems: list[str] = field(default_factory=list)
     """Instructions that cannot be replayed."""
+
+    @property
+    def users(self) -> list[str]:
+        """Users other than root that it needs, those of commands, files and in the end."""
+        named = [a.user if isinstance(a, Run) else a.owner for a in self.actions]
+        return list(dict.fromkeys(user for user in (*named, self.user) if user is not None))
 
 
 def read_dockerfile(path: Path) -> Replay:
@@ -85,9 +94,7 @@ def _take(replay: Replay, arguments: dict[str, str], word: str, rest: str) -> No
         if rest.startswith(("<<", "--")):
             replay.problems.append(_shown(f"RUN {rest.split(maxsplit=1)[0]}"))
             return
-        replay.actions.append(
-            Run(_command(rest), replay.working_directory or "/", {**arguments, **replay.environment})
-        )
+        replay.actions.append(Run(_command(rest), replay.working_directory or "/", known, replay.user))
     elif word in ("COPY", "ADD"):
         _take_copy(replay, word, _expand(rest, known))
     elif word == "WORKDIR":
@@ -99,7 +106,7 @@ def _take(replay: Replay, arguments: dict[str, str], word: str, rest: str) -> No
     elif word == "ARG":
         arguments.update(_pairs(_expand(rest, known)) if "=" in rest else {})
     elif word == "USER":
-        replay.user = rest
+        replay.user = _user(_unquoted(_expand(rest, known)))
     elif word not in _IGNORED:
         replay.problems.append(_shown(word))
 
@@ -118,7 +125,13 @@ def _take_copy(replay: Replay, word: str, rest: str) -> None:
     target = posixpath.join(replay.working_directory or "/", paths[-1])
     if paths[-1].endswith("/") or paths[-1] in (".", "./") or len(paths) > 2:
         target = posixpath.normpath(target) + "/"
-    replay.actions.append(Copy(tuple(paths[:-1]), target))
+    owners = [_user(flag.partition("=")[2]) for flag in flags if flag.startswith("--chown=")]
+    replay.actions.append(Copy(tuple(paths[:-1]), target, owners[-1] if owners else None))
+
+
+def _user(text: str) -> str | None:
+    """``name`` or ``name:group``; None for root, as whom everything is done anyway."""
+    return None if text.partition(":")[0] in (*_ROOT, "", "/") else text
 
 
 def _instructions(text: str) -> list[tuple[str, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from environments.errors import ConfigError
 from environments.tasks.dockerfile import read_dockerfile
 from environments.tasks.model import Step, Task
 from environments.tasks.task_file import SCHEMAS
@@ -26,6 +28,8 @@ _MISSED = {
     "collect": "it collects from its machine before the tests ([[verifier.collect]]), which is not supported",
 }
 """Keys that are not carried out, without which a task is another one than its author meant."""
+NO_SOLUTION = "solution/solve.sh is missing"
+_NO_FILES = ("proc", "sys", "dev")
 _PHASES = ("agent", "verifier")
 _IMPORTS_SOLUTION = re.compile(r"^\s*(?:from|import)\s+(?:solution|main|app|src)\b", re.MULTILINE)
 
@@ -36,10 +40,34 @@ class Finding:
 
     level: Level
     text: str
+    unsupported: bool = False
+    """Whether an error is a limit of this package and no fault of the task."""
 
 
 def check(task: Task) -> list[Finding]:
     """All findings of a task, errors first."""
+    try:
+        return _check(task)
+    except (OSError, ConfigError) as error:  # its files may have changed since it was loaded
+        return [Finding("error", f"it cannot be read: {error}")]
+
+
+def faults(task: Task) -> list[str]:
+    """What is wrong with a task wherever it is run: no agent could work on it, or no tests judge it."""
+    return [f.text for f in check(task) if f.level == "error" and not f.unsupported]
+
+
+def unsolved(task: Task) -> list[str]:
+    """What the oracle needs and a task does not have."""
+    return [f"{_prefix(s)}{NO_SOLUTION}" for s in task.steps if not s.solve_script.is_file()]
+
+
+def unsupported(task: Task) -> list[str]:
+    """What of a task is not supported on any backend."""
+    return [finding.text for finding in check(task) if finding.unsupported]
+
+
+def _check(task: Task) -> list[Finding]:
     found = [*_machine(task), *_image(task)]
     for step in task.steps:
         found += _step(task, step)
@@ -53,17 +81,17 @@ def check(task: Task) -> list[Finding]:
 def _unknown(task: Task, name: str, value: Any) -> Finding:
     section, _, key = name.rpartition(".")
     if key in _MISSED and value:
-        return Finding("error", _MISSED[key])
+        return Finding("error", _MISSED[key], True)
     phase = section.rpartition(".")[2]
     if key == "network_mode" and phase in _PHASES and value != (task.machine.network or "public"):
-        return Finding("error", f"its {phase} alone has the network {value}, which is not supported")
+        return Finding("error", f"its {phase} alone has the network {value}, which is not supported", True)
     return Finding("note", f"the key {name} is not known here and has no effect")
 
 
 def _machine(task: Task) -> list[Finding]:
     machine, found = task.machine, list[Finding]()
     if machine.os != "linux":
-        found.append(Finding("error", f"it needs {machine.os}; only linux is offered"))
+        found.append(Finding("error", f"it needs {machine.os}; only linux is offered", True))
     if machine.gpus:
         found.append(Finding("warning", f"it needs {machine.gpus} GPU: only backends that have one run it"))
     if (machine.memory_mb or 0) > LARGE_MEMORY_MB:
@@ -87,25 +115,27 @@ def _machine(task: Task) -> list[Finding]:
 def _image(task: Task) -> list[Finding]:
     found: list[Finding] = []
     if task.compose_file is not None:
-        found.append(Finding("error", "it needs several containers (compose), which is not supported"))
+        found.append(Finding("error", "it needs several containers (compose), which is not supported", True))
     if task.dockerfile is None and task.machine.docker_image is None:
         found.append(Finding("error", "it has neither environment/Dockerfile nor docker_image"))
     if task.dockerfile is not None:
         replay = read_dockerfile(task.dockerfile)
         if replay.problems:
+            lacking = ", ".join(replay.problems)
+            found.append(Finding("note", f"its Dockerfile cannot be replayed without images: {lacking}"))
+        if replay.users:
+            users = ", ".join(replay.users)
             found.append(
-                Finding(
-                    "note", f"its Dockerfile cannot be replayed without images: {', '.join(replay.problems)}"
-                )
+                Finding("note", f"its Dockerfile needs a backend with users to be replayed: {users}")
             )
     return found
 
 
 def _step(task: Task, step: Step) -> list[Finding]:
-    prefix, found = f"step {step.name}: " if step.name else "", list[Finding]()
+    found = list[Finding]()
 
     def say(level: Level, text: str) -> None:
-        found.append(Finding(level, prefix + text))
+        found.append(Finding(level, _prefix(step) + text))
 
     if not step.instruction:
         say("error", "instruction.md is missing or empty")
@@ -114,14 +144,28 @@ def _step(task: Task, step: Step) -> list[Finding]:
     else:
         _test_script(task, step, say)
     if not step.solve_script.is_file():
-        say("warning", "solution/solve.sh is missing: nothing shows that it can be solved")
+        say("warning", f"{NO_SOLUTION}: nothing shows that it can be solved")
     if step.verifier.mode == "separate" and not step.artifacts:
         say("note", "its separate verifier sees only /logs/artifacts, as no artifacts are declared")
+    for path in _artifacts(step) if step.verifier.mode == "separate" else []:
+        whole = "the whole machine" if path == "/" else "no files but the machine's state"
+        say("error", f"its artifact {path} is {whole}, which cannot be carried to another; name what is made")
     if step.agent_timeout is None:
         say("note", "it sets no time for the agent")
     if step.agent_timeout is not None and step.agent_timeout <= 0:
         say("error", f"the agent has {step.agent_timeout:g} s")
     return found
+
+
+def _artifacts(step: Step) -> list[str]:
+    """Declared artifacts that are a machine rather than what somebody made in it."""
+    sources = [artifact.source for artifact in step.artifacts if artifact.source.startswith("/")]
+    paths = [posixpath.normpath(f"/{source.strip('/')}") for source in sources]
+    return [path for path in paths if path == "/" or path.split("/")[1] in _NO_FILES]
+
+
+def _prefix(step: Step) -> str:
+    return f"step {step.name}: " if step.name else ""
 
 
 def _test_script(task: Task, step: Step, say: object) -> None:

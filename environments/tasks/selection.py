@@ -1,11 +1,15 @@
-"""Choosing tasks by name: globs to take, globs to leave out."""
+"""Choosing tasks by name: globs to take, globs to leave out.
+
+A glob without a slash is compared with the last part of a task's name too, so that ``fix-git`` means
+``hard/fix-git`` wherever it lies.
+"""
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 
 from environments.errors import ConfigError, UnknownName
+from environments.globs import chosen
 from environments.tasks.model import Task
 
 
@@ -16,23 +20,37 @@ def select(
 
     Raises ``UnknownName`` for a glob that matches nothing, ``ConfigError`` where nothing is left.
     """
-    chosen = set(select_names([task.name for task in tasks], take, skip, where=where))
-    return [task for task in tasks if task.name in chosen]
+    wanted = set(select_names([task.name for task in tasks], take, skip, where=where))
+    return [task for task in tasks if task.name in wanted]
 
 
 def select_names(
     names: Sequence[str], take: Sequence[str] | None, skip: Sequence[str] | None, *, where: str = "env"
 ) -> list[str]:
     """The same for names alone."""
-    for globs, option in ((take, "task_filter"), (skip, "skip_tasks")):
-        for glob in globs or []:
-            if not any(fnmatch.fnmatchcase(name, glob) for name in names):
-                raise UnknownName("task", glob, names, f"--{where}.{option}")
-    chosen = [name for name in names if _matches(name, take, True) and not _matches(name, skip, False)]
-    if not chosen:
+    taken = _named(names, take, f"--{where}.task_filter") if take else set(names)
+    left_out = _named(names, skip, f"--{where}.skip_tasks") if skip else set()
+    found = [name for name in names if name in taken and name not in left_out]
+    if not found:
         raise ConfigError(f"--{where}.task_filter and --{where}.skip_tasks leave no task")
-    return chosen
+    return found
 
 
-def _matches(name: str, globs: Sequence[str] | None, default: bool) -> bool:
-    return default if not globs else any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+def meant(glob: str, names: Sequence[str]) -> set[str]:
+    """The names that a glob means, in whole or by their last part."""
+    whole = chosen(glob, names)
+    if whole == [glob] or "/" in glob:
+        return set(whole)
+    last_parts: dict[str, list[str]] = {}
+    for name in names:
+        last_parts.setdefault(name.rpartition("/")[2], []).append(name)
+    return set(whole).union(*(last_parts[part] for part in chosen(glob, last_parts)))
+
+
+def _named(names: Sequence[str], globs: Sequence[str], option: str) -> set[str]:
+    found: set[str] = set()
+    for glob in globs:
+        if not (these := meant(glob, names)):
+            raise UnknownName("task", glob, names, f"{option} (there are {len(names)} tasks)")
+        found |= these
+    return found

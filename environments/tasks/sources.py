@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from environments.errors import ConfigError, MissingExtra, suggestion
-from environments.tasks.directory import find_tasks, load_tasks_below
+from environments.tasks.directory import load_tasks_below, printable
+from environments.tasks.finding import find_tasks
 from environments.tasks.hub import rows_of_hub
 from environments.tasks.model import Task
 from environments.tasks.tables import is_task_row, write_task
@@ -32,7 +33,10 @@ TABLES = (".jsonl", ".json", ".parquet")
 _GIT = re.compile(r"(?:git\+)?(?:https?|ssh|file|git)://\S+|[\w.-]+@[\w.-]+:\S+")
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _GIT_TIMEOUT = 1800
+_GIT_VERBS = ("ls-remote", "init", "fetch", "checkout")
+_CREDENTIALS = re.compile(r"://[^/@\s]+@")
 _COMPLETE = ".complete"
+_MOST_SHOWN = 20
 _FORM = 2
 """Of what is written out for a row; what an earlier version wrote is not taken again."""
 
@@ -46,6 +50,10 @@ class TaskSet:
     revision: str
     broken: Mapping[str, str] = field(default_factory=dict)
     """Tasks that cannot be read, and why; only where they were asked for."""
+    resembling: Mapping[str, str] = field(default_factory=dict)
+    """What beside them looks like a task and is none, and why."""
+    without: tuple[str, ...] = ()
+    """Other directories beside them that hold no task."""
 
 
 def load_tasks(
@@ -56,7 +64,7 @@ def load_tasks(
     cache: Path | None = None,
     keep_broken: bool = False,
 ) -> TaskSet:
-    """All tasks of a source, sorted by name.
+    """All tasks of a source, sorted by name: the path of each below the source's directory.
 
     ``source`` is a directory of task directories (or one task), a ``.jsonl`` or ``.parquet`` file, a
     git URL (``#subdirectory`` may follow; ``revision`` is a branch, tag or commit), or the name of a Hub
@@ -64,12 +72,24 @@ def load_tasks(
     A task that cannot be read is an error, or with ``keep_broken`` stands in the set's ``broken``.
     Raises ``ConfigError`` and ``MissingExtra``.
     """
-    place = _place_of(source, split, revision, cache or default_cache())
-    broken: dict[str, str] | None = {} if keep_broken else None
-    tasks = load_tasks_below(place.root, broken=broken, inside=place.inside)
+    if printable(source) != source:
+        raise ConfigError(f"{source}: the path is no UTF-8 text; rename it, or make a link to it")
+    try:
+        place = _place_of(source, split, revision, cache or default_cache())
+    except OSError as error:
+        at = f"{error.filename}: " if error.filename and str(error.filename) != source else ""
+        raise ConfigError(f"{source} cannot be loaded: {at}{error.strerror or error}") from error
+    loaded = load_tasks_below(place.root, inside=place.inside)
+    if loaded.broken and not keep_broken:
+        shown = list(loaded.broken.values())
+        more = f"\nand {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+        raise ConfigError("\n".join(shown[:_MOST_SHOWN]) + more)
+    tasks = sorted(loaded.tasks, key=lambda task: task.name)
     whole = hashlib.sha256("".join(f"{t.name}={t.digest};" for t in tasks).encode()).hexdigest()[:16]
-    tasks.sort(key=lambda task: task.name)
-    return TaskSet(tasks, source, place.revision or whole, broken or {})
+    found = loaded.found
+    return TaskSet(
+        tasks, source, place.revision or whole, loaded.broken, found.resembling, tuple(found.without)
+    )
 
 
 def default_cache() -> Path:
@@ -94,6 +114,8 @@ def _place_of(source: str, split: str, revision: str | None, cache: Path) -> _Pl
         raise ConfigError(f"{source} is a {kind}, which has no revisions; leave dataset_revision unset")
     if path.is_dir():
         return _Place(path)
+    if path.is_symlink() and not path.exists():
+        raise ConfigError(f"{source} is a link that leads nowhere")
     if path.is_file():
         if path.suffix not in TABLES:
             raise ConfigError(f"{source} is no table of tasks: its name ends in none of {', '.join(TABLES)}")
@@ -228,7 +250,7 @@ def _checked_out(source: str, revision: str | None, cache: Path) -> _Place:
         finally:
             shutil.rmtree(made, ignore_errors=True)
     root = target / below
-    if not root.is_dir() or not find_tasks(root):
+    if not root.is_dir() or not find_tasks(root).tasks:
         raise ConfigError(f"{source} at {commit[:12]} holds no task{f' below {below}' if below else ''}")
     return _Place(root, commit, target)
 
@@ -255,6 +277,8 @@ def _git(*arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"git {arguments[0]} failed: {error}") from error
     if ended.returncode:
-        last = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-        raise ConfigError(f"git {arguments[0]} failed: {last[-1]}")
+        lines = [line for line in ended.stderr.splitlines() if line.strip()]
+        said = "\n  ".join(lines[-_MOST_SHOWN:]) or f"exit code {ended.returncode}"
+        verb = next(word for word in arguments if word in _GIT_VERBS)
+        raise ConfigError(f"git {verb} failed: {_CREDENTIALS.sub('://***@', said)}")
     return ended.stdout

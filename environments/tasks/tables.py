@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from environments.errors import ConfigError
 from environments.sandboxes.extraction import Extraction
-from environments.tasks.directory import TASK_FILE
+from environments.tasks.finding import TASK_FILE
 
 _LARGEST_ARCHIVE = 2 << 30
 _CHUNK = 1 << 20

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from environments.cli_output import open_closed_streams, tell
-from environments.errors import ConfigError, HermesError
+from environments.errors import ConfigError, HermesError, refusing
 
 TOKEN_VARIABLE = "TRAJECTORY_API_TOKEN"
 """Where server and clients look for the bearer token."""
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(arguments)
     except HermesError as error:
         tell(f"error: {error}\n")
-        return 2 if isinstance(error, ConfigError) else 1
+        return 2 if error.refused else 1
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -120,7 +120,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
     )
     listener = _listen(arguments.host, arguments.port)
-    store = Store(arguments.data, durable=arguments.durable)
+    with refusing():
+        store = Store(arguments.data, durable=arguments.durable)
     try:
         service = Service(store, limits)
         for namespace, job in service.jobs.items():

@@ -66,7 +66,7 @@ async def place_bundle(sandbox: Sandbox, tests: Path) -> Bundle | None:
     Raises ``VerifierError`` where that is impossible.
     """
     script = (tests / "test.sh").read_text("utf-8", "replace")
-    if sandbox.info.network != "none" or not _FETCHING.search(script):
+    if sandbox.info.network != "none" or not fetches(script):
         return None
     data, version = await asyncio.to_thread(packed)
     directory = f"/tmp/.verifier-{secrets.token_hex(8)}"
@@ -82,6 +82,24 @@ async def place_bundle(sandbox: Sandbox, tests: Path) -> Bundle | None:
     if _PYTEST.search(script):
         await _try(sandbox, bundle, directory)
     return bundle
+
+
+def fetches(script: str) -> bool:
+    """Whether a test script begins with programs that the stand-ins replace where there is no network."""
+    return _FETCHING.search(script) is not None
+
+
+def missing_parts() -> list[str]:
+    """What of the bundle is not installed on this machine; the extra ``verifier`` brings it."""
+    return [name for name in _DISTRIBUTIONS if not _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _is_canonical(script: str) -> bool:

@@ -20,17 +20,17 @@ done
 """``rm -rf`` removes a link itself and nothing behind it. Argument: the owner, or nothing."""
 
 
-async def make_fresh(sandbox: Sandbox) -> None:
-    """Empty ``/tests`` and ``/logs/verifier`` that are real directories.
+async def make_fresh(sandbox: Sandbox, owner: str | None = None) -> None:
+    """Empty ``/tests`` and ``/logs/verifier`` that are real directories, of the user who runs the tests.
 
     Raises ``VerifierError`` where the agent has seen to it that this cannot be done.
     """
-    made = await sandbox.exec(["/bin/sh", "-c", _FRESH, "sh", ""], cwd="/", timeout=120)
+    made = await sandbox.exec(["/bin/sh", "-c", _FRESH, "sh", owner or ""], cwd="/", timeout=120)
     if made.exit_code != 0 and sandbox.info.backend == "docker":
-        owner = (await sandbox.exec(["/bin/sh", "-c", "id -u"], cwd="/", timeout=60)).text.strip()
-        made = await sandbox.exec(
-            ["/bin/sh", "-c", _FRESH, "sh", owner if owner.isdigit() else ""], cwd="/", timeout=120, user="0"
-        )
+        if owner is None:
+            found = (await sandbox.exec(["/bin/sh", "-c", "id -u"], cwd="/", timeout=60)).text.strip()
+            owner = found if found.isdigit() else ""
+        made = await sandbox.exec(["/bin/sh", "-c", _FRESH, "sh", owner], cwd="/", timeout=120, user="0")
     if made.exit_code != 0:
         reason = made.stderr.decode("utf-8", "replace").strip().splitlines()
         raise VerifierError(f"{TESTS} and {LOGS} cannot be made fresh: {reason[-1] if reason else 'no word'}")

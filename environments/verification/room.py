@@ -81,7 +81,7 @@ class WeakRoom:
         started = time.monotonic()
         try:
             graded.stopped = await stop(sandbox, job.keep)
-            await make_fresh(sandbox)
+            await make_fresh(sandbox, job.user)
             await self._upload(job, sandbox)
             graded.overridden = await forget_start_files(sandbox, job.tests)
             bundle = await place_bundle(sandbox, job.tests)

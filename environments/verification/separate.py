@@ -29,6 +29,10 @@ async def carry(artifacts: Sequence[Artifact], source: Sandbox, target: Sandbox)
             if artifact.source.startswith("/")
             else f"{source.working_directory}/{artifact.source}"
         )
+        if not path.replace(".", "").strip("/"):
+            raise VerifierError(
+                f"the artifact {artifact.source} is the whole machine; name what is made in it"
+            )
         with tempfile.TemporaryDirectory(prefix="hermes-artifact-") as directory:
             if await _carry_one(path, artifact, Path(directory), source, target):
                 found.append(path)

@@ -102,8 +102,7 @@ async def evaluate_items(
     chosen = select(environment, list(items), name or "eval")
     groups = chosen.groups
     if not groups and run.rescoring is None:
-        left = " that --env.limit leaves" if config.limit == 0 else ""
-        raise RunAborted(f"{environment.environment_name} has no items{left}: there is nothing to evaluate")
+        raise RunAborted(f"{environment.environment_name} has no items: there is nothing to evaluate")
     output = OutputResults.of(environment, chosen)
     environment.planned_attempts += len(groups) * config.attempts
     started = time.time()

@@ -8,13 +8,13 @@ twice, in whatever order they had finished.
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
-from environments.errors import ConfigError, HermesError, RunAborted, UnknownName
+from environments.errors import ConfigError, HermesError, RunAborted, UnknownName, refusing
+from environments.globs import matches
 from environments.grouping import new_group
 from environments.records import ScoredDataGroup
 from environments.run import Run, RunReport, open_run
@@ -42,7 +42,8 @@ async def process(environment: BaseEnv) -> RunReport:
     path = output_path(config.data_path_to_save_groups or f"data/{environment.environment_name}.jsonl")
     async with open_run(environment, run_directory(path)) as run:
         with GroupFile(path, resume=config.resume) as file:
-            workflow = _Process(environment, run, file)
+            with refusing():
+                workflow = _Process(environment, run, file)
             run.start_progress("process", config.total_steps, workflow.made())
             if trouble := log_probability_trouble(environment):
                 run.note(trouble)
@@ -114,10 +115,23 @@ class _Process:
             self.changed += 1
             if self.changed == 1:
                 self.run.note(
-                    f"draw {group.draw} gave another item than in the earlier run "
-                    f"({line.get('item_id')}, now {group.item_id}); its finished group is kept"
+                    f"draw {group.draw} gave {self._difference(group, line)}; its finished group is kept"
                 )
         return True
+
+    def _difference(self, group: GroupScope, line: dict[str, Any]) -> str:
+        """What is another now than in the earlier run, as far as its records tell."""
+        before = line.get("item_id")
+        if before != group.item_id:
+            return f"the item {group.item_id}, and {before} in the earlier run"
+        now = self.environment.item_info(group.item)
+        known = self.run.stored(group.group_id, group.item_id, 0)
+        was = known.item if known is not None and known.item is not None else None
+        if was is None:
+            return f"the item {group.item_id} with another content than in the earlier run"
+        fields = [f for f in {**was, **now} if was.get(f, _MISSING) != now.get(f, _MISSING)]
+        shown = "; ".join(f"{f}: {_short(was.get(f))}, now {_short(now.get(f))}" for f in fields[:3])
+        return f"the item {group.item_id} with another content ({shown or 'in what is not noted of it'})"
 
     async def _one_group(self, group: GroupScope) -> None:
         environment = self.environment
@@ -227,7 +241,7 @@ class ItemFilter:
         """Whether an item is used; remembers it where the limit counts."""
         if item_id in self.seen:
             return True
-        if self.globs is not None and not any(fnmatch.fnmatchcase(item_id, glob) for glob in self.globs):
+        if self.globs is not None and not any(matches(item_id, glob) for glob in self.globs):
             if len(self.passed_over) < _NAMED_IDS:
                 self.passed_over[item_id] = None
             return False
@@ -239,7 +253,7 @@ class ItemFilter:
     def fruitless(self, draws: int) -> HermesError:
         """The error for that many items in a row that were left out."""
         for glob in self.globs or []:
-            if not any(fnmatch.fnmatchcase(name, glob) for name in self.seen):
+            if not any(matches(name, glob) for name in self.seen):
                 return UnknownName("item", glob, list(self.passed_over), "--env.item_ids")
         return RunAborted(f"{draws} items in a row were left out by --env.item_ids / --env.limit")
 
@@ -247,8 +261,16 @@ class ItemFilter:
 def check_globs(globs: list[str] | None, known: list[str]) -> None:
     """Raise ``UnknownName`` for a glob that matches no item."""
     for glob in globs or []:
-        if not any(fnmatch.fnmatchcase(name, glob) for name in known):
-            raise UnknownName("item", glob, known, "--env.item_ids")
+        if not any(matches(name, glob) for name in known):
+            raise UnknownName("item", glob, known, f"--env.item_ids (there are {len(known)} items)")
+
+
+_MISSING = object()
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def as_list(value: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments.errors import ConfigError
+from environments.errors import ConfigError, refusing
 from environments.grouping import new_group
 from environments.run import Run, RunReport, open_run
 from environments.scheduler import Pool
@@ -54,7 +54,8 @@ async def serve(environment: BaseEnv) -> RunReport:
         link = Link(client, config, name, ledger.instance(), run.note)
         serving = _Serving(environment, run, link, ledger)
         try:
-            await serving.join(output)
+            with refusing():
+                await serving.join(output)
             await serving.work()
             return await serving.report()
         finally:

@@ -47,7 +47,7 @@ def test_our_own_tasks_on_an_image(
     arguments = [f"--env.{field}", image or value, "--env.task_filter", chosen]
     arguments += ["--env.terminal_backend", backend, "--env.task_images", "replay"]
     assert main(["tasks", "validate", str(TASKS), *arguments]) == 1
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert lines["8"] == "8 tasks: 6 ok, 1 wrong, 1 not run", "\n".join(lines.values())
     assert "wrote neither" in lines["broken-verifier"] and "GPU" in lines["gpu-needed"]
 

@@ -67,7 +67,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "better in B: 2\n  y  0.00 -> 1.00\n  z  0.00 -> 1.00\nbetter in A: 0" in printed
     assert "not known whether they changed, as a result does not say: 4" in printed
     assert main(["compare", str(tmp_path / "a")]) == 2
-    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "nowhere")]) == 1
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "nowhere")]) == 2
 
 
 def test_tasks_that_changed_are_named_and_the_others_compared_alone(

@@ -132,9 +132,10 @@ def test_a_directory_of_tasks_in_folders(tmp_path: Path) -> None:
     make_task(tmp_path / "hard" / "deep" / "two")
     make_task(tmp_path / ".git" / "three")
     found = load_tasks(str(tmp_path))
-    assert [task.name for task in found.tasks] == ["one", "two"]
-    assert load_tasks(str(tmp_path / "easy" / "one")).tasks == found.tasks[:1]
-    make_task(tmp_path / "hard" / "one")
+    assert [task.name for task in found.tasks] == ["easy/one", "hard/deep/two"]
+    (alone,) = load_tasks(str(tmp_path / "easy" / "one")).tasks
+    assert (alone.name, alone.digest) == ("one", found.tasks[0].digest)
+    make_task(tmp_path / "hard" / "one")  # changes nothing about the others
     assert [task.name for task in load_tasks(str(tmp_path)).tasks] == [
         "easy/one",
         "hard/deep/two",
@@ -180,7 +181,7 @@ def test_a_repository_at_a_revision(tmp_path: Path) -> None:
     git("add", ".", cwd=repository)
     git("commit", "-qm", "second", cwd=repository)
     address, cache = f"file://{repository}", tmp_path / "cache"
-    assert [t.name for t in load_tasks(address, cache=cache).tasks] == ["one", "two"]
+    assert [t.name for t in load_tasks(address, cache=cache).tasks] == ["tasks/one", "tasks/two"]
     tagged = load_tasks(f"{address}#tasks", revision="v1", cache=cache)
     assert [t.name for t in tagged.tasks] == ["one"]
     assert tagged.revision == git("rev-parse", "v1^{}", cwd=repository).strip()

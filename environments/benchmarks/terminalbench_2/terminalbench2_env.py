@@ -60,6 +60,11 @@ class TerminalBench2EvalEnv(HarborTasks, BenchmarkEnv):
         assert isinstance(config, HarborTaskEnvConfig)
         return config, [hosted_model()]
 
+    def instead_of_training(self, workflow: str) -> str:
+        """The environment that trains on the same tasks."""
+        tasks = f"--env.dataset_name {self.config.dataset_name}"
+        return f"; the same tasks: hermes-env harbor_task {workflow} {tasks}"
+
     async def eval_items(self) -> Iterable[Item]:
         """One item for each task."""
         return self.items()

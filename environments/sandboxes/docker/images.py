@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from environments.errors import ImageUnusable, SandboxError
+from environments.errors import ImageBuildFailed, ImageUnusable, SandboxError
 from environments.sandboxes.docker.building import Context, read_context
 from environments.sandboxes.docker.credentials import authentication_header, build_header
 from environments.sandboxes.docker.engine import Engine, EngineError
@@ -144,7 +144,7 @@ class Images:
             ) as response:
                 await _follow(response.content, f"building {name}")
         except EngineError as error:
-            raise ImageUnusable(
+            raise ImageBuildFailed(
                 f"the image cannot be built from {name}: {error}; try `docker build {name}`"
             ) from error
         logger.info("built the image %s in %.0f s", context.tag, time.monotonic() - began)
