@@ -47,7 +47,7 @@ def validated(
     code = main(["tasks", "validate", str(source), *options])
     told = capsys.readouterr()
     rows = [line.split(None, 6) for line in told.out.partition("\n\n")[0].splitlines()[1:]]
-    rows = [row for row in rows if row[1] != "tasks:"]
+    rows = [row for row in rows if row[1] not in ("task:", "tasks:")]
     found = {row[0]: [" ".join(row[1:3]), *row[3:]] if row[1] == "not" else row[1:] for row in rows}
     return code, found, told.out + told.err
 
