@@ -86,6 +86,7 @@ def test_small_trees_there_and_back_many_times(rung: str, size: int | None, tmp_
         (source / "file").write_bytes(os.urandom(size))
 
     async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec(["true"])  # a supervisor that is kept for the next command is no leak
         open_before = len([*Path("/proc/self/fd").iterdir()])
         for number in range(20):
             target = tmp_path / f"out{number}"

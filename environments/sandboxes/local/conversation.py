@@ -13,6 +13,8 @@ from environments.sandboxes.local.job import Answer, Job
 
 _ALIVE_ATTEMPTS = 5
 _SEND_PATIENCE = 30.0
+_NAP = 1.0
+"""Seconds after which a supervisor that was in use before is woken, for the case that it sleeps."""
 
 
 class Conversation:
@@ -25,6 +27,9 @@ class Conversation:
         self._number = guard.first_number
         self._waiting: set[Answer] = set()
         self._sent: set[int] = set()
+        self._idle: Answer | None = None
+        """The job of a supervisor that can take another command. One is enough: a second would be a
+        process of the sandbox that no command of the agent is behind."""
 
     def next_number(self) -> int:
         """A number that no other job of this sandbox has."""
@@ -42,6 +47,47 @@ class Conversation:
         job.close()
         self._waiting.discard(job)
         self._sent.discard(job.number)
+
+    async def run(self, request: dict[str, object], descriptors: tuple[int, ...]) -> Answer:
+        """Have a command run; its job, to be given to ``finish`` in the end.
+
+        The supervisor of the last command takes it if that left nothing behind, else a new one does.
+        """
+        self.check_open()
+        job, self._idle = self._idle, None
+        if job is not None and not job.ended:
+            job.renew()
+            self._waiting.add(job)
+            self._sent.add(job.number)
+            if job.send(request, descriptors=descriptors):
+                return job
+            self.forget(job)
+        elif job is not None:
+            job.close()
+        return await self.run_anew(request, descriptors)
+
+    async def run_anew(self, request: dict[str, object], descriptors: tuple[int, ...]) -> Answer:
+        """Have a command run by a new supervisor."""
+        job = self.answer()
+        try:
+            await self.post(job, request, descriptors)
+        except asyncio.CancelledError:
+            await self.abandon(job)
+            self.forget(job)
+            raise
+        except BaseException:
+            self.forget(job)
+            raise
+        return job
+
+    def finish(self, job: Answer, *, more: bool) -> None:
+        """Nobody waits for this command any more; ``more`` says that its supervisor takes another one."""
+        if not more or job.ended or self.released or self._idle is not None:
+            self.forget(job)
+            return
+        self._waiting.discard(job)
+        self._sent.discard(job.number)
+        self._idle = job
 
     @property
     def busy(self) -> bool:
@@ -101,6 +147,17 @@ class Conversation:
         with suppress(SandboxError):
             await self._kill(job.number)
 
+    async def answer_to(self, job: Answer, timeout: float | None) -> wire.Message | None:
+        """The end of a command; None where it was killed. Raises ``TimeoutError``."""
+        if not job.used or (timeout is not None and timeout <= _NAP):
+            return await job.wait(timeout)
+        try:
+            return await job.wait(_NAP)
+        except TimeoutError:
+            # Its supervisor was there before it: what ran meanwhile may have stopped it.
+            self._guard.tell("wake", job=job.number)
+            return await job.wait(None if timeout is None else timeout - _NAP)
+
     async def alive(self) -> bool:
         """Whether the sandbox can still run something."""
         for _ in range(_ALIVE_ATTEMPTS):
@@ -130,6 +187,9 @@ class Conversation:
         for job in self._waiting:
             job.lose()
         self._waiting.clear()
+        if self._idle is not None:
+            self._idle.close()
+            self._idle = None
 
     async def _answers(self) -> bool:
         job = self.answer()

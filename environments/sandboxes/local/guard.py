@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -84,6 +85,11 @@ class Guard:
             raise self.failure() from None
         finally:
             self._waiting.pop(number, None)
+
+    def tell(self, operation: str, **details: Any) -> None:
+        """Ask for something that need not be waited for, and may be left undone where it is gone."""
+        with contextlib.suppress(OSError):
+            wire.send(self._orders, {"op": operation, "id": 0, **details})
 
     def failure(self) -> SandboxError:
         """Why the sandbox can no longer be used."""

@@ -31,10 +31,12 @@ class Job:
         """The sandbox has its end; ours of it is no longer needed."""
         self._other.close()
 
-    def send(self, header: dict[str, object], body: bytes = b"") -> bool:
+    def send(
+        self, header: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()
+    ) -> bool:
         """Send a message to the supervisor. False when it is gone or does not keep up."""
         try:
-            wire.send(self._socket, header, body)
+            wire.send(self._socket, header, body, descriptors)
         except OSError:
             return False
         return True
@@ -71,11 +73,20 @@ class Job:
 
 
 class Answer(Job):
-    """A job that is answered once."""
+    """A job that is answered once for each request."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, self._receive)
+        self.used = False
+        """Whether it had a request before the present one."""
+        self.ended = False
+        """Whether the other side is gone."""
         self._future: asyncio.Future[wire.Message | None] = self._loop.create_future()
+
+    def renew(self) -> None:
+        """Expect the answer to another request."""
+        self.used = True
+        self._future = self._loop.create_future()
 
     async def wait(self, timeout: float | None = None) -> wire.Message | None:
         """The answer, None if the other side ended without one. Raises ``TimeoutError``."""
@@ -87,6 +98,7 @@ class Answer(Job):
         return self._future.result()
 
     def _receive(self, message: wire.Message | None) -> None:
+        self.ended = self.ended or message is None
         if not self._future.done():
             self._future.set_result(message)
         elif message is not None:

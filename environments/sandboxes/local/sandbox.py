@@ -28,6 +28,7 @@ from environments.sandboxes.local import tar
 from environments.sandboxes.local.conversation import Conversation
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.job import Answer
 from environments.sandboxes.local.process import LocalProcess
 
 _LONGEST_ARGUMENT = 120_000
@@ -94,26 +95,35 @@ class LocalSandbox(Sandbox):
     ) -> ExecResult:
         """Run a prepared request. ``descriptors`` go with it and are closed; the list is emptied."""
         started = time.monotonic()
-        job = self._init.answer()
-        timed_out = False
+        try:
+            job = await self._init.run(request, tuple(descriptors))
+            if not job.used:
+                wire.close_all(descriptors)
+            message, timed_out = await self._follow(job, timeout)
+            if message is not None and "full" in message.header:  # a new supervisor may have a process more
+                job = await self._init.run_anew(request, tuple(descriptors))
+                message, timed_out = await self._follow(job, timeout)
+        finally:
+            wire.close_all(descriptors)
+        return _result(message, time.monotonic() - started, timed_out)
+
+    async def _follow(self, job: Answer, timeout: float | None) -> tuple[wire.Message | None, bool]:
+        """What the supervisor of a command said in the end, and whether the time was over."""
+        more = False
         try:
             try:
-                await self._init.post(job, request, tuple(descriptors))
-            finally:
-                wire.close_all(descriptors)
-            try:
-                message = await job.wait(timeout)
+                message = await self._init.answer_to(job, timeout)
             except TimeoutError:
-                timed_out = True
-                message = await self._init.interrupt(job)
-            if message is None and not timed_out:
+                return await self._init.interrupt(job), True
+            if message is None:  # while the job counts as running: so the loss is its doing
                 await self._init.explain_loss()
+            more = message is not None and message.header.get("more") is True
+            return message, False
         except asyncio.CancelledError:
             await self._init.abandon(job)
             raise
         finally:
-            self._init.forget(job)
-        return _result(message, time.monotonic() - started, timed_out)
+            self._init.finish(job, more=more)
 
     async def spawn(
         self,

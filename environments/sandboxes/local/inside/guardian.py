@@ -43,6 +43,10 @@ def main(control: int, requests: int, other_end: int) -> None:
             guardian.tear_down()
 
 
+_STARTING_PATIENCE = 2.0
+"""Seconds that a supervisor may take to start its command or to end."""
+
+
 class Guardian:
     """One sandbox as seen from outside."""
 
@@ -223,6 +227,9 @@ class Guardian:
         left, operation = 0, message.header["op"]
         if operation == "kill":
             left = self._kill_job(f"job-{message.header['job']}")
+        elif operation == "wake":
+            for supervisor in self._supervisors(f"job-{message.header['job']}"):
+                processes.send_signal(supervisor, signal.SIGCONT)
         elif operation == "kill_all":
             left = processes.kill_below(self._init)
         elif operation == "keep":
@@ -257,11 +264,19 @@ class Guardian:
 
     def _kill_job(self, name: str) -> int:
         left = 0
-        for supervisor in processes.children(self._init):
-            if processes.name(supervisor) == name:
-                processes.send_signal(supervisor, signal.SIGCONT)
-                left += processes.kill_below(supervisor)
+        for supervisor in self._supervisors(name):
+            processes.send_signal(supervisor, signal.SIGCONT)
+            # It may be about to start its command, which we then kill, or to see that nobody wants it.
+            deadline = time.monotonic() + _STARTING_PATIENCE
+            while not processes.children(supervisor) and processes.state(supervisor) not in "ZX":
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.001)
+            left += processes.kill_below(supervisor)
         return left
+
+    def _supervisors(self, name: str) -> list[int]:
+        return [pid for pid in processes.children(self._init) if processes.name(pid) == name]
 
     def _reap_misses_one(self) -> bool:
         """Reap what is dead; whether a child is still alive, as one stuck in the kernel is."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import files, kernel, wire
 from .settings import Settings
-from .supervisor import Supervisor
+from .supervisor import supervise
 
 _ANSWERS: dict[str, Callable[[Settings, wire.Message], dict[str, Any]]] = {
     "write": files.write,
@@ -29,7 +29,7 @@ _ANSWERS: dict[str, Callable[[Settings, wire.Message], dict[str, Any]]] = {
 def serve(requests: socket.socket, settings: Settings) -> None:
     """Serve until the framework hangs up."""
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children and all orphans
+    _reset_signals()
     gc.collect()
     gc.disable()
     gc.freeze()  # forked processes then touch, and so copy, fewer pages
@@ -43,6 +43,13 @@ def serve(requests: socket.socket, settings: Settings) -> None:
         if message.descriptors:
             _fork(requests, message, settings)
             wire.close_all(message.descriptors)
+
+
+def _reset_signals() -> None:
+    """Take back what whoever started us had ignored, for us and all commands."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children and all orphans
 
 
 def _fork(requests: socket.socket, message: wire.Message, settings: Settings) -> None:
@@ -64,7 +71,7 @@ def _answer(job: socket.socket, message: wire.Message, settings: Settings) -> No
     operation = message.header.get("op")
     try:
         if operation == "run":
-            Supervisor(job, message, settings).run()
+            supervise(job, message, settings)
         elif operation == "open":
             header, descriptor = files.open_for_reading(settings, message)
             wire.send(job, header, descriptors=(descriptor,))

@@ -1,8 +1,11 @@
-"""The supervisor of one command: runs it, keeps its output within bounds, adopts its orphans.
+"""The supervisor of commands: runs one, keeps its output within bounds, adopts its orphans.
 
 It is a subreaper: whatever the command detaches becomes a child of the supervisor, which stays as
 long as one of them lives. The output is read here and not by the framework, so that a command
 that prints without end costs the sandbox its own time and the framework none.
+
+Where a command has left nothing behind, the framework may send the next one over the same socket: a new
+supervisor costs more than most commands.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import resource
 import select
 import signal
 import socket
@@ -21,6 +23,7 @@ import time
 from typing import Any
 
 from . import kernel, wire
+from .command import Command, Streams, has_hung_up, limit_resources
 from .output import CappedOutput
 from .settings import Settings
 
@@ -28,18 +31,57 @@ _CHUNK = 65536
 _LAST_OUTPUT_PATIENCE = 0.5
 
 
+def supervise(job: socket.socket, message: wire.Message, settings: Settings) -> None:
+    """Run a command, and those that follow it over the same socket."""
+    line = Line(job, message.header["id"], settings)
+    attached = message.descriptors[1:]
+    while Supervisor(line, message.header, attached).run():
+        following = line.wait_for_next()
+        if following is None:
+            return
+        message, attached = following, following.descriptors
+
+
+class Line:
+    """A socket to the framework, and what the commands that come over it share."""
+
+    def __init__(self, job: socket.socket, number: int, settings: Settings) -> None:
+        self.job = job
+        self.settings = settings
+        self.limited = False
+        """Whether this process has the limits of commands."""
+        kernel.set_name(f"job-{number}")
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        if not settings.namespaces:
+            kernel.die_with_parent()  # nothing else ends us with the first process
+        self.wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def wait_for_next(self) -> wire.Message | None:
+        """The next request; None where there will be none."""
+        if self.settings.namespaces and not self.limited:
+            limit_resources(self.settings)
+            self.limited = True
+        try:
+            return wire.receive(self.job)
+        except (OSError, wire.ProtocolError):
+            return None
+
+
 class Supervisor:
     """One job. ``exec`` jobs answer once with everything; ``spawn`` jobs are asked from time to time."""
 
-    def __init__(self, job: socket.socket, message: wire.Message, settings: Settings) -> None:
-        self._job = job
-        self._request = message.header
-        self._settings = settings
-        self._attached = message.descriptors[1:]
-        self._spawned: bool = self._request["spawn"]
+    def __init__(self, line: Line, request: dict[str, Any], attached: list[int]) -> None:
+        self._line = line
+        self._job = line.job
+        self._request = request
+        self._attached = attached
+        self._spawned: bool = request["spawn"]
         self._outputs: dict[int, CappedOutput] = {}
-        self._output = CappedOutput(self._request["limit"])
-        self._errors = CappedOutput(self._request["limit"])
+        self._output = CappedOutput(request["limit"])
+        self._errors = CappedOutput(request["limit"])
         self._input: int | None = None
         self._unwritten = bytearray()
         self._close_input = False
@@ -48,62 +90,67 @@ class Supervisor:
         self._status: int | None = None
         self._reported = False
         self._childless = False
+        self._may_follow = False
 
-    def run(self) -> None:
-        """Run the command to its end, then stay for what it left behind."""
-        kernel.set_name(f"job-{self._request['id']}")
-        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        self._die_with_parent()
-        wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        os.set_blocking(wake_write, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        self._start()
-        self._poll.register(wake, select.POLLIN)
+    def run(self) -> bool:
+        """Run the command to its end, then stay for what it left behind. Whether another one may follow."""
+        if not self._start():
+            return False
+        self._poll.register(self._line.wake, select.POLLIN)
         self._poll.register(self._job, select.POLLIN | select.POLLRDHUP)
-        while not (self._reported and self._childless):
+        while not self._has_ended():
             for descriptor, _ in self._poll.poll():
-                if descriptor == wake:
-                    os.read(wake, _CHUNK)
+                if descriptor == self._line.wake:
+                    os.read(descriptor, _CHUNK)
                 elif descriptor == self._job.fileno():
                     self._serve()
                 elif descriptor in self._outputs:
                     self._read(descriptor, _CHUNK)
                 elif descriptor == self._input:
                     self._write_input()
-            self._reap()
-            if self._status is not None and not self._reported:
-                self._report(self._status)
         if self._spawned:
             self._read_to_end()
             self._send({"end": True}, self._output.take())
+        for descriptor in self._outputs:
+            os.close(descriptor)
+        return self._may_follow
 
     # -- the command ----------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        command_side = self._open_terminal() if self._request["pty"] else self._open_pipes()
-        gate, open_gate = os.pipe2(os.O_CLOEXEC)
-        self._main = os.fork()
-        if self._main == 0:
-            os.close(open_gate)
-            self._become_command(gate, *command_side)
-        for descriptor in {gate, *command_side, *self._attached}:
-            os.close(descriptor)
-        # A guardian that was told to kill this job looked either before the fork, then the framework
-        # has hung up by now, or after it, then it has found the process. One that hangs up later, as
-        # it does where a sandbox is kept, wants the command to go on.
-        if not self._hung_up():
-            os.write(open_gate, b"1")
-        os.close(open_gate)
+    def _start(self) -> bool:
+        """Start it; False where there is no room for it here, which the framework is told."""
+        command = Command(self._request, self._line.settings)
+        streams = self._open_terminal() if self._request["pty"] else self._open_pipes()
+        try:
+            if not self._line.limited:
+                self._main = command.fork(self._job, streams)
+            elif has_hung_up(self._job):
+                return False
+            else:
+                self._main = command.spawn(streams)
+        except (OSError, ValueError) as error:
+            if not self._line.limited:
+                raise
+            if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM):
+                self._send({"full": True})
+                return False
+            self._status, text = command.complaint(error)
+            (self._output if self._request["merge"] else self._errors).add(text)
+        finally:
+            for descriptor in {*streams, *self._attached} - {self._line.nothing}:
+                os.close(descriptor)
         if self._spawned:
             self._send({"started": True})
+        return True
 
-    def _die_with_parent(self) -> None:
-        """Without a process namespace, whose end ends all, a dead init process takes its children along."""
-        if not self._settings.namespaces:
-            kernel.die_with_parent()
+    def _has_ended(self) -> bool:
+        """Look after children and report; whether all is done."""
+        self._reap()
+        if self._status is not None and not self._reported:
+            self._report(self._status)
+        return self._reported and self._childless
 
-    def _open_pipes(self) -> tuple[int, int, int]:
+    def _open_pipes(self) -> Streams:
         attached = list(self._attached)
         if self._request["stdin"]:
             standard_input = attached.pop(0)
@@ -111,13 +158,13 @@ class Supervisor:
             standard_input, self._input = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(self._input, False)
         else:
-            standard_input = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+            standard_input = self._line.nothing
         standard_output = attached.pop(0) if self._request["stdout"] else self._pipe_into(self._output)
         merged = self._request["merge"] or self._spawned
         standard_error = standard_output if merged else self._pipe_into(self._errors)
-        return standard_input, standard_output, standard_error
+        return Streams(standard_input, standard_output, standard_error)
 
-    def _open_terminal(self) -> tuple[int, int, int]:
+    def _open_terminal(self) -> Streams:
         if self._attached:  # made by the framework, where this sandbox may not make one
             master, slave = os.dup(self._attached[0]), os.dup(self._attached[1])
         else:
@@ -126,7 +173,7 @@ class Supervisor:
         os.set_blocking(master, False)
         self._input = os.dup(master)
         self._listen(master, self._output)
-        return slave, slave, slave
+        return Streams(slave, slave, slave)
 
     def _pipe_into(self, output: CappedOutput) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -137,61 +184,6 @@ class Supervisor:
     def _listen(self, descriptor: int, output: CappedOutput) -> None:
         self._outputs[descriptor] = output
         self._poll.register(descriptor, select.POLLIN)
-
-    def _become_command(
-        self, gate: int, standard_input: int, standard_output: int, standard_error: int
-    ) -> None:
-        try:
-            if not os.read(gate, 1):
-                return
-            self._die_with_parent()
-            os.setsid()
-            if self._request["pty"]:
-                fcntl.ioctl(standard_input, termios.TIOCSCTTY, 0)
-            for target, source in enumerate((standard_input, standard_output, standard_error)):
-                os.dup2(source, target)
-            self._execute()
-        finally:
-            os._exit(126)
-
-    def _execute(self) -> None:
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)  # those too that whoever started us had ignored
-        variables = self._settings.variables() | self._request["env"]
-        arguments = self._request["argv"]
-        try:
-            self._limit_resources()
-            os.chdir(self._settings.resolve(self._request["cwd"] or "."))
-            if self._request["shell"]:
-                self._execute_shell(arguments[0], variables)
-            else:
-                os.execvpe(arguments[0], arguments, variables)
-        except (OSError, ValueError) as error:
-            missing = isinstance(error, FileNotFoundError)
-            subject = self._request["cwd"] or ("sh" if self._request["shell"] else arguments[0])
-            os.write(2, f"cannot run {subject}: {error}\n".encode("utf-8", "replace"))
-            os._exit(127 if missing else 126)
-
-    def _execute_shell(self, text: str, variables: dict[str, str]) -> None:
-        for shell in ("/usr/bin/bash", "/bin/bash", "/usr/bin/sh", "/bin/sh"):
-            try:
-                os.execve(shell, [os.path.basename(shell), "-c", text], variables)
-            except FileNotFoundError:
-                continue
-        raise FileNotFoundError(errno.ENOENT, "there is no shell")
-
-    def _limit_resources(self) -> None:
-        for name, value in self._settings_limits():
-            _, hard = resource.getrlimit(name)
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(name, (value, value))
-
-    def _settings_limits(self) -> list[tuple[int, int]]:
-        limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NPROC, self._settings.process_limit)]
-        if self._settings.limit_data:
-            limits.append((resource.RLIMIT_DATA, self._settings.memory))
-        return limits
 
     # -- what happens meanwhile -----------------------------------------------------------------
 
@@ -248,6 +240,7 @@ class Supervisor:
     def _report(self, status: int) -> None:
         self._drain()
         self._reported = True
+        self._may_follow = self._childless and not self._spawned
         if self._spawned:
             self._send({"exit": status})
             return
@@ -257,6 +250,7 @@ class Supervisor:
             "stdout": self._output.total,
             "stderr": self._errors.total,
             "split": len(output),
+            "more": self._may_follow,
         }
         self._send(totals, output + errors)
 
@@ -320,9 +314,3 @@ class Supervisor:
             self._poll.unregister(descriptor)
         except KeyError:  # it was not waiting
             return
-
-    def _hung_up(self) -> bool:
-        try:
-            return not self._job.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
