@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 
 from environments.sandboxes.base import ExecResult
+from environments.tools import search_pass as one_pass
+from environments.tools import search_scripts as scripts
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.paths import find, is_directory, not_found, resolve
 from environments.tools.search_globs import glob_to_extended, hidden_is_meant
@@ -27,6 +29,8 @@ LINE_LIMIT = 500
 
 _LISTING_LIMIT = 32_000_000
 _SLOT = "grep_without_binary"
+_ONE_PASS = "search_in_one_pass"
+_NOT_IN_ONE_PASS = 3
 
 DESCRIPTION = (
     "Search files. target=content: lines that match the regular expression pattern (extended syntax with "
@@ -35,71 +39,6 @@ DESCRIPTION = (
     "and directories, .git among them, and binary files are left out, unless path is one or the glob "
     "begins with a dot; .gitignore has no influence."
 )
-
-# Patterns come as octal escapes for printf: they hold bytes that are no text. Processes are what a search
-# of a small tree costs, so each script starts as few as can be; sorting is done here.
-# $1 glob as a pattern, or empty; $2 "1" to look at hidden entries too, .git excepted.
-_LIST = r"""
-LC_ALL=C; export LC_ALL
-newline='
-'
-list() {
-  if [ "$2" = 1 ]; then hide='.git'; else hide='.?*'; fi
-  if [ -n "$ONE" ]; then printf '%s\n' "$ONE"
-  elif [ -z "$1" ]; then find . -name "$hide" -prune -o -type f ! -name "*$newline*" -print 2>/dev/null
-  else
-    glob=$(printf "$1")
-    find . -name "$hide" -prune -o -type f ! -name "*$newline*" -print 2>/dev/null | grep -E -e "$glob"
-  fi
-}
-"""
-
-# -I leaves binary files out; busybox takes the option without effect, so both ways are tried out, once in
-# a rollout. Where it does not work, binary files are told by a NUL near their start. Greps that have it
-# have -Z too, which sets the names of files apart from the rest by a NUL.
-_PROBE = r"""
-printf 'x\n' | grep -I x >/dev/null 2>&1 || exit 1
-printf 'x\000\n' | grep -I x >/dev/null 2>&1 && exit 1
-printf 'x\n' | grep -H -Z x >/dev/null 2>&1
-"""
-
-# $3 pattern, $4 "i" or empty, $5 "-I" or empty. One line PATH:COUNT for each text file.
-_COUNT = r"""
-pattern=$(printf "$3") fold=${4:+-i}
-count() {
-  tr '\n' '\000' | xargs -0 grep $1 -E $fold -c -e "$pattern" -- /dev/null 2>/dev/null
-}
-if [ -n "$5" ]; then list "$1" "$2" | count "$5"; exit 0; fi
-list "$1" "$2" | count "" | grep -v ':0$' | while IFS= read -r entry; do
-  nuls=$(head -c 32768 "${entry%:*}" | tr -c -d '\000' | wc -c)
-  [ "$nuls" -eq 0 ] && printf '%s\n' "$entry"
-done
-exit 0
-"""
-
-_CHECK = r"""
-LC_ALL=C; export LC_ALL
-pattern=$(printf "$1")
-printf '' | grep -E -e "$pattern" >/dev/null
-[ $? -lt 2 ] || exit 2
-"""
-
-# $1 pattern, $2 "i" or empty, $3 "-I" or empty, $4 context, $5 bytes of a line, $6 most matches of a file,
-# then the files. Lines FILE NUL NUMBER:TEXT, or NUMBER-TEXT around matches.
-_SHOW = r"""
-LC_ALL=C; export LC_ALL
-pattern=$(printf "$1") fold=${2:+-i} text=$3 context=$4 width=$5 most=$6; shift 6
-show() {
-  grep $text -E $fold -n -m "$most" -A "$context" -B "$context" -e "$pattern" "$@" 2>/dev/null
-}
-if [ -n "$text" ]; then show -H -Z -- "$@" | cut -b "1-$width"; exit 0; fi
-for file do
-  show -h -- "$file" | tr -d '\000' | cut -b "1-$width" | while IFS= read -r line; do
-    printf '%s\000%s\n' "$file" "$line"
-  done
-done
-exit 0
-"""
 
 _NUMBERED = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
 
@@ -143,7 +82,13 @@ async def search_files(
         return await _search_names(state, place, pattern, limit, offset)
     expression, ignore_case = to_extended(pattern)
     arguments = [to_octal(expression), "i" if ignore_case else "", await _without_binary(state, place)]
-    counted = await _run(state, place, _LIST + _COUNT, [*_listing(file_glob), *arguments])
+    if output_mode == "content":
+        found = await _search_in_one_pass(state, place, expression, ignore_case, file_glob, context)
+        if found is not None:
+            if found.stderr and not found.stdout:
+                await _check_pattern(state, place, pattern, arguments)
+            return _page_of_all(place, found, limit, offset, context)
+    counted = await _run(state, place, scripts.LIST + scripts.COUNT, [*_listing(file_glob), *arguments])
     if not counted.stdout.strip():
         await _check_pattern(state, place, pattern, arguments)
     counts = _counts(counted)
@@ -162,20 +107,38 @@ async def _without_binary(state: ToolState, place: _Place) -> str:
     """The option by which this sandbox's grep leaves out binary files, or nothing."""
     option: str | None = state.slots.get(_SLOT)
     if option is None:
-        probed = await _run(state, place, _PROBE, [])
-        option = state.slots[_SLOT] = "-I" if probed.exit_code == 0 else ""
+        probed = await _run(state, place, scripts.PROBE, [])
+        option = state.slots[_SLOT] = "-I" if probed.exit_code in (0, _NOT_IN_ONE_PASS) else ""
+        state.slots[_ONE_PASS] = probed.exit_code == 0
     return option
+
+
+async def _search_in_one_pass(
+    state: ToolState, place: _Place, expression: str, ignore_case: bool, glob: str | None, context: int
+) -> ExecResult | None:
+    """All lines that match, where one program can find them and they are not too many."""
+    name = one_pass.plain_glob(glob)
+    if name is None or not state.slots[_ONE_PASS] or not expression.isascii():
+        return None
+    command = one_pass.matching(expression, ignore_case, context, name, place.file)
+    found = await _run_program(state, place, command, one_pass.FIND_LIMIT)
+    return found if found.stdout_bytes == len(found.stdout) else None
 
 
 async def _check_pattern(state: ToolState, place: _Place, pattern: str, arguments: list[str]) -> None:
     """Nothing at all was counted: there are no files, or grep does not like the pattern."""
-    checked = await _run(state, place, _CHECK, arguments[:1])
+    checked = await _run(state, place, scripts.CHECK, arguments[:1])
     if checked.exit_code == 2:
         raise ToolInputError(f"pattern {pattern!r} cannot be searched for: {decode(checked.stderr).strip()}")
 
 
 async def _search_names(state: ToolState, place: _Place, glob: str, limit: int, offset: int) -> JSON:
-    result = await _run(state, place, _LIST + 'list "$@"', _listing(glob))
+    name = one_pass.plain_glob(glob)
+    if name is None or place.file is not None:
+        result = await _run(state, place, scripts.LIST + 'list "$@"', _listing(glob))
+    else:
+        result = await _run_program(state, place, one_pass.listing(name), _LISTING_LIMIT)
+        _refuse_excerpt(result)
     names = [decode(line) for line in sorted(result.stdout.split(b"\n")) if line]
     page = names[offset : offset + limit]
     return {
@@ -212,20 +175,29 @@ def _listing(glob: str | None) -> list[str]:
 
 
 async def _run(state: ToolState, place: _Place, script: str, arguments: list[str]) -> ExecResult:
+    result = await _run_program(state, place, ["sh", "-c", script, "sh", *arguments], _LISTING_LIMIT)
+    _refuse_excerpt(result)
+    return result
+
+
+async def _run_program(state: ToolState, place: _Place, command: list[str], limit: int) -> ExecResult:
     result = await state.sandbox.exec(
-        ["sh", "-c", script, "sh", *arguments],
+        command,
         cwd=place.directory,
-        env={"ONE": place.file or ""},
+        env={"ONE": place.file or "", "LC_ALL": "C"},
         timeout=TIME_LIMIT,
-        output_limit=_LISTING_LIMIT,
+        output_limit=limit,
     )
     if result.timed_out:
         raise TimeoutError(f"the search took longer than {TIME_LIMIT} seconds; narrow path or file_glob")
-    if result.stdout_bytes > len(result.stdout):
-        raise ToolInputError("far too many files match; narrow path, file_glob or pattern")
     if result.exit_code not in (0, 1, 2):
         raise OSError(f"the search failed: {decode(result.stderr).strip()[:500] or result.exit_code}")
     return result
+
+
+def _refuse_excerpt(result: ExecResult) -> None:
+    if result.stdout_bytes > len(result.stdout):
+        raise ToolInputError("far too many files match; narrow path, file_glob or pattern")
 
 
 def _counts(result: ExecResult) -> dict[str, int]:
@@ -248,10 +220,23 @@ async def _matches(
     if files:
         width = str(4 * LINE_LIMIT + 20 + max(len(name.encode()) for name in files))
         more = [str(context), width, str(skipped + limit)]
-        shown = await _run(state, place, _SHOW, [*arguments, *more, *files])
+        shown = await _run(state, place, scripts.SHOW, [*arguments, *more, *files])
         for name, lines in _lines_of_files(shown).items():
-            matches += _matches_of_file(place.shown(name), lines, context)
+            matches += _matches_of_file(place.shown(decode(name)), lines, context)
         matches = matches[skipped : skipped + limit]
+    return _page(total, matches, offset)
+
+
+def _page_of_all(place: _Place, found: ExecResult, limit: int, offset: int, context: int) -> JSON:
+    """A page of the matches of one pass."""
+    matches: list[JSON] = []
+    lines = _lines_of_files(found)
+    for name in sorted(lines):
+        matches += _matches_of_file(place.shown(decode(name)), lines[name], context)
+    return _page(len(matches), matches[offset : offset + limit], offset)
+
+
+def _page(total: int, matches: list[JSON], offset: int) -> JSON:
     result: JSON = {"total_count": total, "matches": matches, "truncated": offset + len(matches) < total}
     if result["truncated"]:
         result["hint"] = f"go on with offset={offset + len(matches)}"
@@ -273,13 +258,13 @@ def _files_of_page(counts: dict[str, int], limit: int, offset: int) -> tuple[lis
     return files, skipped
 
 
-def _lines_of_files(result: ExecResult) -> dict[str, list[str]]:
+def _lines_of_files(result: ExecResult) -> dict[bytes, list[str]]:
     """Numbered lines by file, in the order in which they were shown."""
-    lines: dict[str, list[str]] = {}
-    for line in decode(result.stdout).split("\n"):
-        name, apart, rest = line.partition("\0")
+    lines: dict[bytes, list[str]] = {}
+    for line in result.stdout.split(b"\n"):
+        name, apart, rest = line.partition(b"\0")
         if apart:
-            lines.setdefault(name, []).append(rest.replace("\0", ""))
+            lines.setdefault(name, []).append(decode(rest.replace(b"\0", b"")))
     return lines
 
 

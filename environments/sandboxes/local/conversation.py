@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.base import file_error
+from environments.sandboxes.local.channel import LARGEST, Channel
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.job import Answer, Job
@@ -27,6 +28,7 @@ class Conversation:
         self._number = guard.first_number
         self._waiting: set[Answer] = set()
         self._sent: set[int] = set()
+        self._channel: Channel | None = None
         self._idle: Answer | None = None
         """The job of a supervisor that can take another command. One is enough: a second would be a
         process of the sandbox that no command of the agent is behind."""
@@ -92,7 +94,8 @@ class Conversation:
     @property
     def busy(self) -> bool:
         """Whether a request is being carried out."""
-        return any(job.number in self._sent for job in self._waiting)
+        brief = self._channel is not None and self._channel.busy
+        return brief or any(job.number in self._sent for job in self._waiting)
 
     async def ask(
         self, request: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()
@@ -105,6 +108,28 @@ class Conversation:
             message = await job.wait()
         finally:
             self.forget(job)
+        return await self._checked(message, request)
+
+    async def ask_briefly(self, request: dict[str, object], body: bytes = b"") -> wire.Message:
+        """The same for what init does at once itself, without a process for it."""
+        self.check_open()
+        if self._channel is None or self._channel.ended:
+            self._channel = Channel()
+            await self._open(self._channel)
+        if self._channel.full or len(body) + len(str(request["path"])) > LARGEST:
+            return await self.ask(request, body)
+        return await self._checked(await self._channel.ask(request, body), request)
+
+    async def _open(self, channel: Channel) -> None:
+        try:
+            await self._send({"op": "channel"}, b"", (channel.other_end,))
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            channel.handed_over()
+
+    async def _checked(self, message: wire.Message | None, request: dict[str, object]) -> wire.Message:
         if message is None:
             await self.explain_loss()
             raise SandboxBroken("an operation was killed")
@@ -117,20 +142,23 @@ class Conversation:
     ) -> None:
         """Send a request with its job; waits while the socket is full."""
         self.check_open()
-        header = request | {"id": job.number}
+        try:
+            await self._send(request | {"id": job.number}, body, (job.other_end, *descriptors))
+            if job in self._waiting:
+                self._sent.add(job.number)
+        finally:
+            job.handed_over()
+
+    async def _send(self, header: dict[str, object], body: bytes, descriptors: tuple[int, ...]) -> None:
         try:
             while True:
                 try:
-                    wire.send(self._guard.requests, header, body, (job.other_end, *descriptors))
-                    if job in self._waiting:
-                        self._sent.add(job.number)
+                    wire.send(self._guard.requests, header, body, descriptors)
                     return
                 except BlockingIOError:
                     await _writable(self._guard.requests.fileno())
         except OSError:
             raise await self._guard.wait_for_failure() from None
-        finally:
-            job.handed_over()
 
     async def interrupt(self, job: Answer) -> wire.Message | None:
         """Kill a command and take what it had printed."""
@@ -190,6 +218,9 @@ class Conversation:
         if self._idle is not None:
             self._idle.close()
             self._idle = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
     async def _answers(self) -> bool:
         job = self.answer()

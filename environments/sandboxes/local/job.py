@@ -31,9 +31,7 @@ class Job:
         """The sandbox has its end; ours of it is no longer needed."""
         self._other.close()
 
-    def send(
-        self, header: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()
-    ) -> bool:
+    def send(self, header: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()) -> bool:
         """Send a message to the supervisor. False when it is gone or does not keep up."""
         try:
             wire.send(self._socket, header, body, descriptors)

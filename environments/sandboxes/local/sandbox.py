@@ -25,6 +25,7 @@ from environments.sandboxes.base import (
 )
 from environments.sandboxes.egress.proxy import FilteringProxy
 from environments.sandboxes.local import tar
+from environments.sandboxes.local.channel import LARGEST
 from environments.sandboxes.local.conversation import Conversation
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
@@ -189,7 +190,7 @@ class LocalSandbox(Sandbox):
 
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """Read a regular file, whole or in part."""
-        message = await self._file_request(path, "open")
+        message = await self._init.ask_briefly({"op": "open", "path": path})
         if len(message.descriptors) != 1:
             wire.close_all(message.descriptors)
             raise SandboxBroken("the sandbox answered without a file")
@@ -212,17 +213,19 @@ class LocalSandbox(Sandbox):
 
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file, making its parent directories; replaced whole or not at all."""
-        attached = len(data) > wire.INLINE // 2
-        descriptors = (wire.memory_file(data),) if attached else ()
+        if len(data) + len(path) <= LARGEST:
+            request = {"op": "write", "path": path, "mode": mode, "attached": False}
+            await self._init.ask_briefly(request, bytes(data))
+            return
+        descriptor = wire.memory_file(data)
         try:
-            body = b"" if attached else bytes(data)
-            await self._file_request(path, "write", body, descriptors, mode=mode, attached=attached)
+            await self._file_request(path, "write", (descriptor,), mode=mode, attached=True)
         finally:
-            wire.close_all([*descriptors])
+            os.close(descriptor)
 
     async def stat(self, path: str) -> FileInfo:
         """Kind, size and mode of one path."""
-        return _file_info((await self._file_request(path, "stat")).header)
+        return _file_info((await self._init.ask_briefly({"op": "stat", "path": path})).header)
 
     async def list(self, path: str) -> list[FileInfo]:
         """Entries of a directory, sorted by name."""
@@ -278,12 +281,11 @@ class LocalSandbox(Sandbox):
         self,
         path: str,
         operation: str,
-        body: bytes = b"",
         descriptors: tuple[int, ...] = (),
         **details: object,
     ) -> wire.Message:
         request = {"op": operation, "path": path, **details}
-        return await self._init.ask(request, body, descriptors)
+        return await self._init.ask(request, descriptors=descriptors)
 
     async def _close(self) -> None:
         if self._proxy is not None:

@@ -13,6 +13,9 @@ from typing import Any
 from .settings import Settings
 from .wire import Message
 
+_PLAIN_MODE = 0o755
+"""What a new file may have of its mode from the start: the rest is taken away by our file mode mask."""
+
 
 def open_for_reading(settings: Settings, request: Message) -> tuple[dict[str, Any], int]:
     """Open a regular file; the framework reads it through the descriptor."""
@@ -28,16 +31,20 @@ def open_for_reading(settings: Settings, request: Message) -> tuple[dict[str, An
 
 def write(settings: Settings, request: Message) -> dict[str, Any]:
     """Replace or make a file: whole or not at all. The content is the body, or an attached file."""
-    path = os.path.realpath(settings.resolve(request.header["path"]))
-    parent = os.path.dirname(path)
-    os.makedirs(parent, 0o755, exist_ok=True)
-    mode = _mode_to_set(path, request.header["mode"])
-    temporary = os.path.join(parent, f".hermes-{os.urandom(8).hex()}")
-    target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    path = settings.resolve(request.header["path"]).rstrip("/") or "/"
+    present = _status(path)
+    if present is not None and stat.S_ISLNK(present.st_mode):
+        path = os.path.realpath(path)
+        present = _status(path)
+    mode = _mode_to_set(present, request.header["mode"])
+    target, temporary = _make_temporary(os.path.dirname(path), mode)
     try:
-        _fill(target, request)
-        os.fchmod(target, mode)
-        os.close(target)
+        try:
+            _fill(target, request)
+            if mode & ~_PLAIN_MODE:
+                os.fchmod(target, mode)
+        finally:
+            os.close(target)
         os.rename(temporary, path)
     except OSError:
         os.unlink(temporary)
@@ -76,16 +83,32 @@ def ping(settings: Settings, request: Message) -> dict[str, Any]:
     return {}
 
 
-def _mode_to_set(path: str, wanted: int | None) -> int:
+def _status(path: str) -> os.stat_result | None:
     try:
-        present = os.stat(path).st_mode
+        return os.lstat(path)
     except FileNotFoundError:
+        return None
+
+
+def _mode_to_set(present: os.stat_result | None, wanted: int | None) -> int:
+    if present is None:
         return 0o644 if wanted is None else wanted
-    if stat.S_ISDIR(present):
+    if stat.S_ISDIR(present.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(present):
+    if not stat.S_ISREG(present.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    return stat.S_IMODE(present) if wanted is None else wanted
+    return stat.S_IMODE(present.st_mode) if wanted is None else wanted
+
+
+def _make_temporary(parent: str, mode: int) -> tuple[int, str]:
+    """A new file beside the one to write, open for writing; the directory is made if missing."""
+    temporary = os.path.join(parent, f".hermes-{os.urandom(8).hex()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(temporary, flags, mode & _PLAIN_MODE), temporary
+    except FileNotFoundError:
+        os.makedirs(parent, 0o755, exist_ok=True)
+        return os.open(temporary, flags, mode & _PLAIN_MODE), temporary
 
 
 def _fill(target: int, request: Message) -> None:

@@ -1,13 +1,19 @@
-"""The init process of a sandbox: forks one process for every request and knows nothing else.
+"""The init process of a sandbox: forks one process for every request, but for small file operations.
 
 A request comes with the socket of its job; the forked process answers there. So requests run side
 by side, a slow one holds up nobody, and a crash harms only its own job.
+
+What takes no longer than the fork would, init does itself: to look at a file, to open one, to write a
+small one. Such operations come over a lasting socket, a *channel*, of which each process of the framework
+that uses the sandbox has one. None of them waits for anybody: regular files are opened without waiting,
+others are refused, and whoever does not read his answers loses his channel.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -33,16 +39,64 @@ def serve(requests: socket.socket, settings: Settings) -> None:
     gc.collect()
     gc.disable()
     gc.freeze()  # forked processes then touch, and so copy, fewer pages
+    channels: dict[int, socket.socket] = {}
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
     while True:
-        try:
-            message = wire.receive(requests)
-        except wire.ProtocolError:
-            continue
-        if message is None:
-            return
-        if message.descriptors:
-            _fork(requests, message, settings)
+        for descriptor, _ in poll.poll():
+            if descriptor != requests.fileno():
+                if not _serve_channel(channels[descriptor], settings):
+                    poll.unregister(descriptor)
+                    channels.pop(descriptor).close()
+                continue
+            try:
+                message = wire.receive(requests)
+            except wire.ProtocolError:
+                continue
+            if message is None:
+                return
+            if message.header.get("op") == "channel":
+                channel = socket.socket(fileno=message.descriptors.pop(0))
+                channel.setblocking(False)
+                channels[channel.fileno()] = channel
+                poll.register(channel, select.POLLIN)
+            elif message.descriptors:
+                _fork(requests, channels, message, settings)
             wire.close_all(message.descriptors)
+
+
+def _serve_channel(channel: socket.socket, settings: Settings) -> bool:
+    """Carry out one operation. False where the channel is of no more use."""
+    try:
+        message = wire.receive(channel)
+        if message is None:
+            return False
+    except BlockingIOError:
+        return True
+    except (OSError, wire.ProtocolError):
+        return False
+    header, descriptors = _carry_out(message, settings)
+    try:
+        wire.send(channel, header | {"id": message.header["id"]}, descriptors=tuple(descriptors))
+    except OSError:  # its reader is gone, or does not read
+        return False
+    finally:
+        wire.close_all(descriptors)
+    return True
+
+
+def _carry_out(message: wire.Message, settings: Settings) -> tuple[dict[str, Any], list[int]]:
+    try:
+        if message.header["op"] == "open":
+            header, descriptor = files.open_for_reading(settings, message)
+            return header, [descriptor]
+        return _ANSWERS[message.header["op"]](settings, message), []
+    except OSError as error:
+        return _failure(error), []
+    except ValueError as error:  # a name with a NUL byte
+        return _failure(OSError(22, str(error))), []
+    except Exception as error:  # noqa: BLE001 - no path, however odd, may end the sandbox
+        return _failure(OSError(5, f"{type(error).__name__}: {error}")), []
 
 
 def _reset_signals() -> None:
@@ -52,7 +106,12 @@ def _reset_signals() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children and all orphans
 
 
-def _fork(requests: socket.socket, message: wire.Message, settings: Settings) -> None:
+def _fork(
+    requests: socket.socket,
+    channels: dict[int, socket.socket],
+    message: wire.Message,
+    settings: Settings,
+) -> None:
     try:
         child = os.fork()
     except OSError as error:  # the sandbox has used up its processes or its memory
@@ -62,6 +121,8 @@ def _fork(requests: socket.socket, message: wire.Message, settings: Settings) ->
     if child == 0:
         try:
             requests.close()
+            for channel in channels.values():
+                channel.close()
             _answer(socket.socket(fileno=message.descriptors[0]), message, settings)
         finally:
             os._exit(0)
@@ -87,6 +148,10 @@ def _answer(job: socket.socket, message: wire.Message, settings: Settings) -> No
 
 def _fail(job: socket.socket, error: OSError) -> None:
     try:
-        wire.send(job, {"errno": error.errno or 5, "text": error.strerror or str(error)})
+        wire.send(job, _failure(error))
     except OSError:  # the framework no longer wants to know
         return
+
+
+def _failure(error: OSError) -> dict[str, Any]:
+    return {"errno": error.errno or 5, "text": error.strerror or str(error)}

@@ -21,6 +21,8 @@ LONGEST = 256 * 1024 * 1024
 """Longest message that a receiver takes; the sender may be hostile."""
 
 MAX_DESCRIPTORS = 8
+_ANCILLARY = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+_to_text = json.JSONEncoder(separators=(",", ":")).encode
 _IN_MEMORY_FILE = b"@"
 
 
@@ -52,7 +54,7 @@ def memory_file(data: bytes) -> int:
 
 def encode(header: dict[str, Any], body: bytes = b"") -> bytes:
     """Bytes of one message."""
-    return json.dumps(header, separators=(",", ":")).encode("ascii") + b"\n" + body
+    return _to_text(header).encode("ascii") + b"\n" + body
 
 
 def send(
@@ -75,11 +77,10 @@ def receive(sock: socket.socket) -> Message | None:
 
     Raises ``BlockingIOError`` where a non-blocking socket is empty, ``ProtocolError`` on nonsense.
     """
-    size = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
     try:
-        data, ancillary, flags, _ = sock.recvmsg(INLINE, size, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:  # it ended without reading all; what it had sent is still to come
-        data, ancillary, flags, _ = sock.recvmsg(INLINE, size, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     descriptors = _descriptors(ancillary)
     if not data:
         close_all(descriptors)
