@@ -29,6 +29,8 @@ Command = str | Sequence[str]
 DEFAULT_OUTPUT_LIMIT = 1_000_000
 """Bytes kept of each output stream: the first 40 % and the last 60 %."""
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+
 
 def file_error(number: int, reason: str | None, path: object) -> OSError:
     """The error of a file operation in a sandbox, of the class that the local file system would raise."""
@@ -170,6 +172,19 @@ class Process(ABC):
     @abstractmethod
     async def read(self) -> bytes:
         """Output since the last ``read``, without waiting."""
+
+    async def read_soon(self, timeout: float) -> bytes:
+        """Output since the last read; waits for some, or for the end, up to ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            output = await self.read()
+            left = deadline - time.monotonic()
+            if output or left <= 0:
+                return output
+            if await self.wait(min(pause, left)) is not None:
+                return await self.read()
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     @abstractmethod
     async def write(self, data: bytes) -> None:

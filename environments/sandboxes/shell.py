@@ -65,7 +65,8 @@ class Shell:
         """Where the next command will start."""
         self._sandbox = sandbox
         self._turn = asyncio.Lock()
-        self._saved = ""
+        self.saved = ""
+        """The file with the state that the next command begins with, empty before the first."""
         self._slot = 0
         self._has_bash = True
 
@@ -97,7 +98,7 @@ class Shell:
         directory, fallback = (
             (self.cwd, self._sandbox.working_directory) if cwd is None else (self._resolve(cwd), "")
         )
-        arguments = [self._saved, directory, fallback, self._sandbox.scratch, text]
+        arguments = [self.saved, directory, fallback, self._sandbox.scratch, text]
         return await self._sandbox.exec([name, "-c", program, name, *arguments], timeout=timeout)
 
     def _report(self, result: ExecResult) -> bytes:
@@ -109,7 +110,7 @@ class Shell:
         if directory and not keep_directory:
             self.cwd = directory
         if report.endswith(_SAVED):
-            self._saved = file
+            self.saved = file
             self._slot = 1 - self._slot
 
     def _resolve(self, path: str) -> str:

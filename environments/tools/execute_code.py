@@ -17,7 +17,7 @@ from pathlib import Path
 
 from environments.sandboxes.base import Process
 from environments.tools.base import JSON, OtherTools, Tool, ToolInputError, ToolState
-from environments.tools.shell_state import current_directory, with_shell_state
+from environments.tools.shell_state import after_shell_state, current_directory
 from environments.tools.text import OUTPUT_LIMIT, shorten, strip_escapes
 
 TIME_LIMIT = 300
@@ -31,7 +31,10 @@ REQUEST_LIMIT = 5_000_000
 
 _NO_PYTHON = 127
 _STOPPING = 5.0
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.005, 0.25
+_LONGEST_WAIT = 5.0
+_ENDING = 0.5
+"""Seconds in which the program ends that has said that it is done."""
+
 _SLOT = "execute_code"
 
 DESCRIPTION = (
@@ -50,7 +53,8 @@ async def execute_code(state: ToolState, code: str, *, others: OtherTools) -> JS
     started = time.monotonic()
     job = await _prepare(state, code, others)
     directory = current_directory(state)
-    command = await with_shell_state(state, _command(state, job), directory, state.settings.terminal_timeout)
+    # Until the code calls a tool, nothing else uses the shell, so that the state needs no copy.
+    command = after_shell_state(state, _command(state, job), directory)
     process = await state.sandbox.spawn(command, cwd=directory)
     execution = _Execution(state, process, job, others)
     try:
@@ -62,6 +66,7 @@ async def execute_code(state: ToolState, code: str, *, others: OtherTools) -> JS
             timed_out = True
             await execution.stop()
         report = await execution.report()
+        await process.wait(_ENDING)
     finally:
         # Also when we are cancelled: the code must not outlive its call.
         if process.exit_code is None:
@@ -80,7 +85,7 @@ async def _prepare(state: ToolState, code: str, others: OtherTools) -> str:
         await state.sandbox.write_bytes(_path(state, "code_runner.py"), program)
     tools = {name: names for name, names in others.parameters.items() if _can_be_a_function(name)}
     job = _path(state, f"job_{number}")
-    await state.sandbox.write_bytes(job, json.dumps({"code": code, "tools": tools}).encode())
+    await state.sandbox.write_bytes(job, f"{json.dumps(tools)}\n{code}".encode())
     return job
 
 
@@ -110,11 +115,10 @@ class _Execution:
 
     async def follow(self) -> None:
         """Answer calls until the code has ended."""
-        wait = _SHORTEST_WAIT
-        ended = False
         while True:
-            data = await self.process.read()
-            self._said += data
+            # Once more around after the end: what it said last may still be unread.
+            ended = self.process.exit_code is not None
+            self._said += await self.process.read_soon(_LONGEST_WAIT)
             while b"\n" in self._said:
                 line, self._said = self._said.split(b"\n", 1)
                 if line.strip() == b"done":
@@ -123,9 +127,6 @@ class _Execution:
                     await self._answer()
             if ended:
                 return
-            wait = _SHORTEST_WAIT if data else min(wait * 1.5, _LONGEST_WAIT)
-            # Once more around after the end: what it said last may still be unread.
-            ended = await self.process.wait(wait) is not None
 
     async def _answer(self) -> None:
         try:

@@ -56,9 +56,7 @@ class Channel:
             return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and (message := answer.result()) is not None:
-                wire.close_all(
-                    message.descriptors
-                )  # it came just when nobody wanted it
+                wire.close_all(message.descriptors)  # it came just when nobody wanted it
             raise
         except OSError:
             self.close()

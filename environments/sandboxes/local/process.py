@@ -38,12 +38,20 @@ class LocalProcess(Process):
     async def read(self) -> bytes:
         """Output since the last ``read``, without waiting."""
         rest = self._rest.take()
-        if self._ended:
+        return rest if self._ended else rest + await self._ask("read")
+
+    async def read_soon(self, timeout: float) -> bytes:
+        """Output since the last read, waiting for some; see ``Process.read_soon``."""
+        rest = self._rest.take()
+        if rest or self._ended:
             return rest
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._reads.append(answer)
-        self.job.send({"op": "read"})  # where that fails, its last words are on their way to us
-        return rest + await answer
+        if self._exit_code is not None:
+            return await self._ask("read")
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ask("follow")
+        except TimeoutError:  # what comes later is kept for the next one who reads
+            return b""
 
     async def write(self, data: bytes) -> None:
         """Write to its standard input. ``BrokenPipeError`` where it has ended."""
@@ -75,6 +83,12 @@ class LocalProcess(Process):
         self.job.close()
         if not self._ended:
             self._lose()
+
+    async def _ask(self, operation: str) -> bytes:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._reads.append(answer)
+        self.job.send({"op": operation})  # where that fails, its last words are on their way to us
+        return await answer
 
     def _receive(self, message: wire.Message | None) -> None:
         if message is None:

@@ -214,7 +214,7 @@ class LocalSandbox(Sandbox):
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file, making its parent directories; replaced whole or not at all."""
         if len(data) + len(path) <= LARGEST:
-            request = {"op": "write", "path": path, "mode": mode, "attached": False}
+            request: dict[str, object] = {"op": "write", "path": path, "mode": mode, "attached": False}
             await self._init.ask_briefly(request, bytes(data))
             return
         descriptor = wire.memory_file(data)

@@ -86,6 +86,10 @@ class Supervisor:
         self._unwritten = bytearray()
         self._close_input = False
         self._poll = select.poll()
+        self._followed = 0
+        """Requests for output that wait for some."""
+        self._told = 0
+        """Bytes of output that nobody needs to be told of any more."""
         self._main = 0
         self._status: int | None = None
         self._reported = False
@@ -108,6 +112,8 @@ class Supervisor:
                     self._read(descriptor, _CHUNK)
                 elif descriptor == self._input:
                     self._write_input()
+            if self._output.total > self._told:
+                self._answer_followers()
         if self._spawned:
             self._read_to_end()
             self._send({"end": True}, self._output.take())
@@ -242,6 +248,7 @@ class Supervisor:
         self._reported = True
         self._may_follow = self._childless and not self._spawned
         if self._spawned:
+            self._answer_followers()
             self._send({"exit": status})
             return
         output, errors = self._output.take(), self._errors.take()
@@ -274,15 +281,24 @@ class Supervisor:
             return
         wire.close_all(message.descriptors)
         operation = message.header.get("op")
-        if operation == "read":
+        if operation in ("read", "follow"):
             self._drain()
-            self._send({"data": True}, self._output.take())
+            self._followed += 1
+            if operation == "read" or self._reported or self._output.total > self._told:
+                self._answer_followers()
         elif operation == "write" and self._input is not None:
             self._unwritten += message.body
             self._write_input()
         elif operation == "close":
             self._close_input = True
             self._write_input()
+
+    def _answer_followers(self) -> None:
+        """Give the first who waits all that there is; the answers come in the order of the requests."""
+        for _ in range(self._followed):
+            self._send({"data": True}, self._output.take())
+            self._told = self._output.total
+        self._followed = 0
 
     def _write_input(self) -> None:
         if self._input is None:
