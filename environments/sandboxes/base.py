@@ -18,10 +18,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from environments.errors import NotSupported, SandboxDiskError
 from environments.records import SandboxInfo
+
+if TYPE_CHECKING:
+    from environments.sandboxes.editing import LoadedFile, SavedFile
 
 Command = str | Sequence[str]
 """Shell text (run by ``bash -c``, or ``sh -c`` where there is no bash) or an argument vector."""
@@ -274,6 +277,18 @@ class Sandbox(ABC):
     @abstractmethod
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file, making its parent directories. Replaced whole or not at all; mode kept."""
+
+    async def load(self, path: str, limit: int) -> LoadedFile:
+        """Up to ``limit`` bytes of a regular file, where it really is, and its mode."""
+        from environments.sandboxes import editing
+
+        return await editing.load(self, path, limit)
+
+    async def save(self, path: str, data: bytes) -> SavedFile:
+        """``write_bytes`` that says where a link led to and whether a directory had to be made."""
+        from environments.sandboxes import editing
+
+        return await editing.save(self, path, data)
 
     @abstractmethod
     async def stat(self, path: str) -> FileInfo:

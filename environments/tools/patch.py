@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from environments.sandboxes.base import Sandbox
-from environments.sandboxes.reading import read_start
+from environments.sandboxes.editing import LoadedFile
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.diffs import unified_diff
 from environments.tools.edits import EditError, TextFile, replace_text
-from environments.tools.paths import describe, look_at, not_found, real_path, resolve
+from environments.tools.paths import describe, not_found, resolve
 from environments.tools.text import decode
 from environments.tools.v4a import FilePatch, apply_hunks, parse_patch
 
@@ -52,22 +52,39 @@ class _Plan:
     async def file(self, path: str) -> _File:
         """The file as earlier parts of the patch leave it."""
         if path not in self.files:
-            _, info, is_directory = await look_at(self.sandbox, path)
-            if is_directory:
-                raise EditError(f"{path} is a directory")
-            before = await self._read(path) if info is not None else None
-            self.files[path] = _File(before, before, info.mode & 0o7777 if info is not None else None)
+            loaded = await self._load(path)
+            self._add(path, loaded)
         return self.files[path]
 
-    async def _read(self, path: str) -> bytes:
-        data, size = await read_start(self.sandbox, path, SIZE_LIMIT - self.size)
-        self.size += size
-        if size > SIZE_LIMIT:
-            reason = f"{path} is {size} bytes, more than the {SIZE_LIMIT} that patch takes"
+    async def follow(self, path: str) -> str:
+        """Where a link leads, so that its file is changed and it stays; else the path itself."""
+        if path in self.files:
+            return path
+        loaded = await self._load(path)
+        path = loaded.path if loaded is not None else path
+        if path not in self.files:
+            self._add(path, loaded)
+        return path
+
+    def _add(self, path: str, loaded: LoadedFile | None) -> None:
+        if loaded is None:
+            self.files[path] = _File(None, None)
+            return
+        self.size += loaded.size
+        if loaded.size > SIZE_LIMIT:
+            reason = f"{path} is {loaded.size} bytes, more than the {SIZE_LIMIT} that patch takes"
             raise EditError(f"{reason}; change it in the terminal, for example with sed")
         if self.size > SIZE_LIMIT:
             raise EditError(f"the files are more than {SIZE_LIMIT} bytes together; use several patches")
-        return data
+        self.files[path] = _File(loaded.data, loaded.data, loaded.mode)
+
+    async def _load(self, path: str) -> LoadedFile | None:
+        try:
+            return await self.sandbox.load(path, SIZE_LIMIT - self.size)
+        except IsADirectoryError:
+            raise EditError(f"{path} is a directory") from None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     async def existing(self, path: str) -> tuple[_File, bytes]:
         """A file that must be there, with its content."""
@@ -127,7 +144,7 @@ async def patch(
 async def _plan_replacement(
     plan: _Plan, state: ToolState, path: str, old: str, new: str, replace_all: bool
 ) -> None:
-    target = await real_path(state.sandbox, resolve(state, path))
+    target = await plan.follow(resolve(state, path))
     file, data = await plan.existing(target)
     text_file = _text(target, data)
     text, count, note = replace_text(text_file.text, old, new, replace_all)
@@ -160,7 +177,7 @@ async def _plan_part(plan: _Plan, state: ToolState, part: FilePatch) -> None:
 
 async def _plan_update(plan: _Plan, state: ToolState, part: FilePatch, path: str) -> None:
     if part.move_to is None:
-        path = await real_path(state.sandbox, path)
+        path = await plan.follow(path)
     file, data = await plan.existing(path)
     text, encoded, target = "", data, path
     if part.hunks:

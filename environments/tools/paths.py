@@ -66,27 +66,3 @@ async def not_found(sandbox: Sandbox, path: str) -> str:
 def describe(error: OSError) -> str:
     """What went wrong, without Python's punctuation."""
     return error.strerror or str(error) or type(error).__name__
-
-
-async def look_at(sandbox: Sandbox, path: str) -> tuple[str, FileInfo | None, bool]:
-    """One look at what a tool is to write: where it leads, what is there, and whether that is a directory.
-
-    A link to a file is followed, so that writing changes the file and leaves the link.
-    """
-    info = await find(sandbox, path)
-    if info is None or info.kind != "link":
-        return path, info, info is not None and info.kind == "directory"
-    target = await real_path(sandbox, path)
-    if target != path:
-        info = await find(sandbox, target)
-    return target, info, info is not None and info.kind == "directory"
-
-
-async def real_path(sandbox: Sandbox, path: str) -> str:
-    """Where a link leads, so that writing changes the file and leaves the link; else the path itself."""
-    info = await find(sandbox, path)
-    if info is None or info.kind != "link":
-        return path
-    result = await sandbox.exec(["readlink", "-f", path], timeout=30)
-    target = result.text.removesuffix("\n")
-    return target if result.exit_code == 0 and target else path

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
-from environments.tools.paths import find, look_at, resolve
+from environments.tools.paths import resolve
 
 DESCRIPTION = (
     "Write a file, replacing what was there; missing directories are made. The content is written "
@@ -16,15 +14,14 @@ DESCRIPTION = (
 async def write_file(state: ToolState, path: str, content: str) -> JSON:
     """Write ``content`` as UTF-8, without any conversion."""
     target = resolve(state, path)
-    named = target
-    target, info, is_directory = await look_at(state.sandbox, target)
-    if path.endswith("/") or is_directory:
-        raise ToolInputError(f"{named} is a directory; give the path of a file in it")
-    # What is there already has a directory around it.
-    dirs_created = info is None and await find(state.sandbox, posixpath.dirname(target)) is None
     data = content.encode()
-    await state.sandbox.write_bytes(target, data)
-    return {"path": target, "bytes_written": len(data), "dirs_created": dirs_created}
+    try:
+        if path.endswith("/"):
+            raise IsADirectoryError
+        saved = await state.sandbox.save(target, data)
+    except IsADirectoryError:
+        raise ToolInputError(f"{target} is a directory; give the path of a file in it") from None
+    return {"path": saved.path, "bytes_written": len(data), "dirs_created": saved.made_directories}
 
 
 TOOLS = (

@@ -23,8 +23,10 @@ from environments.sandboxes.base import (
     FileInfo,
     Sandbox,
 )
+from environments.sandboxes.editing import LoadedFile, SavedFile
 from environments.sandboxes.egress.proxy import FilteringProxy
 from environments.sandboxes.local import tar
+from environments.sandboxes.local.answers import KILLED, file_info, result, told
 from environments.sandboxes.local.channel import LARGEST
 from environments.sandboxes.local.conversation import Conversation
 from environments.sandboxes.local.guard import Guard
@@ -37,8 +39,6 @@ _LONGEST_ARGUMENT = 120_000
 
 _READ_INLINE = 1 << 20
 """Files above this size are read by a thread."""
-
-_KILLED = 137
 
 _LARGEST_SPECIAL_FILE = 16 << 20
 """Bytes read at most from files that claim to be empty, such as those below /proc."""
@@ -106,7 +106,7 @@ class LocalSandbox(Sandbox):
                 message, timed_out = await self._follow(job, timeout)
         finally:
             wire.close_all(descriptors)
-        return _result(message, time.monotonic() - started, timed_out)
+        return result(message, time.monotonic() - started, timed_out)
 
     async def _follow(self, job: Answer, timeout: float | None) -> tuple[wire.Message | None, bool]:
         """What the supervisor of a command said in the end, and whether the time was over."""
@@ -143,7 +143,7 @@ class LocalSandbox(Sandbox):
         try:
             await self._init.post(process.job, request, terminal)
             await process.started.wait()
-            if process.exit_code == _KILLED:
+            if process.exit_code == KILLED:
                 await self._init.explain_loss()
         except BaseException:
             await self._init.abandon(process.job)
@@ -190,49 +190,35 @@ class LocalSandbox(Sandbox):
 
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """Read a regular file, whole or in part."""
-        message = await self._init.ask_briefly({"op": "open", "path": path})
-        if len(message.descriptors) != 1:
-            wire.close_all(message.descriptors)
-            raise SandboxBroken("the sandbox answered without a file")
-        descriptor = message.descriptors[0]
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):  # checked inside too, but inside is not trusted
-                raise OSError(errno.EINVAL, "not a regular file", path)
-            size = max(0, status.st_size - offset) if status.st_size else _LARGEST_SPECIAL_FILE
-            size = size if length is None else min(size, length)
-            if status.st_size and size <= _READ_INLINE:
-                return wire.read_whole(descriptor, size, offset)
-            reading = asyncio.ensure_future(asyncio.to_thread(wire.read_whole, descriptor, size, offset))
-            descriptor, held = -1, descriptor
-            reading.add_done_callback(lambda _: os.close(held))
-            return await asyncio.shield(reading)
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+        message = await self._init.ask_briefly({"op": "open", "path": path, "follow": False})
+        return (await self._content(message, path, offset, length))[0]
+
+    async def load(self, path: str, limit: int) -> LoadedFile:
+        """Up to ``limit`` bytes of a regular file; see ``Sandbox.load``."""
+        message = await self._init.ask_briefly({"op": "open", "path": path, "follow": True})
+        data, size = await self._content(message, path, 0, limit + 1)
+        where, mode = told(message, "path", str), told(message, "mode", int)
+        return LoadedFile(where, mode, data[:limit], max(len(data), size))
 
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file, making its parent directories; replaced whole or not at all."""
-        if len(data) + len(path) <= LARGEST:
-            request: dict[str, object] = {"op": "write", "path": path, "mode": mode, "attached": False}
-            await self._init.ask_briefly(request, bytes(data))
-            return
-        descriptor = wire.memory_file(data)
-        try:
-            await self._file_request(path, "write", (descriptor,), mode=mode, attached=True)
-        finally:
-            os.close(descriptor)
+        await self._write(path, data, mode)
+
+    async def save(self, path: str, data: bytes) -> SavedFile:
+        """The same, and what came of it; see ``Sandbox.save``."""
+        message = await self._write(path, data, None)
+        return SavedFile(told(message, "path", str), told(message, "made", bool))
 
     async def stat(self, path: str) -> FileInfo:
         """Kind, size and mode of one path."""
-        return _file_info((await self._init.ask_briefly({"op": "stat", "path": path})).header)
+        return file_info((await self._init.ask_briefly({"op": "stat", "path": path})).header)
 
     async def list(self, path: str) -> list[FileInfo]:
         """Entries of a directory, sorted by name."""
         found = (await self._file_request(path, "list")).header.get("entries")
         if not isinstance(found, builtins.list):
             raise SandboxBroken("the sandbox answered without a list of files")
-        return sorted(map(_file_info, found), key=lambda info: info.path)
+        return sorted(map(file_info, found), key=lambda info: info.path)
 
     async def upload_tar(self, stream: AsyncIterator[bytes], directory: str) -> None:
         """Unpack a tar stream into a directory, which is made if missing."""
@@ -277,6 +263,40 @@ class LocalSandbox(Sandbox):
             "spawn": False,
         } | details
 
+    async def _content(
+        self, message: wire.Message, path: str, offset: int, length: int | None
+    ) -> tuple[bytes, int]:
+        """Bytes of the file that came with a message, and how many it says to have."""
+        if len(message.descriptors) != 1:
+            wire.close_all(message.descriptors)
+            raise SandboxBroken("the sandbox answered without a file")
+        descriptor = message.descriptors[0]
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):  # checked inside too, but inside is not trusted
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            size = max(0, status.st_size - offset) if status.st_size else _LARGEST_SPECIAL_FILE
+            size = size if length is None else min(size, length)
+            if status.st_size and size <= _READ_INLINE:
+                return wire.read_whole(descriptor, size, offset), status.st_size
+            reading = asyncio.ensure_future(asyncio.to_thread(wire.read_whole, descriptor, size, offset))
+            descriptor, held = -1, descriptor
+            reading.add_done_callback(lambda _: os.close(held))
+            return await asyncio.shield(reading), status.st_size
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    async def _write(self, path: str, data: bytes, mode: int | None) -> wire.Message:
+        if len(data) + len(path) <= LARGEST:
+            request: dict[str, object] = {"op": "write", "path": path, "mode": mode, "attached": False}
+            return await self._init.ask_briefly(request, bytes(data))
+        descriptor = wire.memory_file(data)
+        try:
+            return await self._file_request(path, "write", (descriptor,), mode=mode, attached=True)
+        finally:
+            os.close(descriptor)
+
     async def _file_request(
         self,
         path: str,
@@ -299,38 +319,3 @@ class LocalSandbox(Sandbox):
         for process in self._processes:
             process.release()
         self._processes.clear()
-
-
-def _result(message: wire.Message | None, duration: float, timed_out: bool) -> ExecResult:
-    """What a supervisor said about its command; one that was killed said nothing."""
-    if message is None:
-        return ExecResult(
-            124 if timed_out else _KILLED, b"", b"", duration, timed_out, None if timed_out else 9
-        )
-    wire.close_all(message.descriptors)
-    header, body = message.header, message.body
-    if "errno" in header:
-        text = f"cannot start a process: {header.get('text')}\n".encode()
-        return ExecResult(126, b"", text, duration, timed_out, None, 0, len(text))
-    try:
-        status, split = int(header["exit"]), int(header["split"])
-        totals = int(header["stdout"]), int(header["stderr"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SandboxBroken(f"the sandbox answered nonsense: {error}") from error
-    return ExecResult(
-        exit_code=124 if timed_out else status if status >= 0 else 128 - status,
-        stdout=body[:split],
-        stderr=body[split:],
-        duration=duration,
-        timed_out=timed_out,
-        killed_by=-status if status < 0 and not timed_out else None,
-        stdout_bytes=totals[0],
-        stderr_bytes=totals[1],
-    )
-
-
-def _file_info(values: dict[str, Any]) -> FileInfo:
-    try:
-        return FileInfo(**{name: values[name] for name in ("path", "kind", "size", "mode", "modified_at")})
-    except (KeyError, TypeError) as error:
-        raise SandboxBroken(f"the sandbox answered nonsense: {error}") from error

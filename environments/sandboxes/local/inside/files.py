@@ -18,15 +18,19 @@ _PLAIN_MODE = 0o755
 
 
 def open_for_reading(settings: Settings, request: Message) -> tuple[dict[str, Any], int]:
-    """Open a regular file; the framework reads it through the descriptor."""
+    """Open a regular file; the framework reads it through the descriptor.
+
+    Where a link led and the permissions are told to those who want to change it.
+    """
     path = settings.resolve(request.header["path"])
+    if request.header["follow"] and os.path.islink(path):
+        path = os.path.realpath(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    return {}, descriptor
+        os.close(descriptor)
+        raise _irregular(mode)
+    return {"path": path, "mode": stat.S_IMODE(mode)}, descriptor
 
 
 def write(settings: Settings, request: Message) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def write(settings: Settings, request: Message) -> dict[str, Any]:
         path = os.path.realpath(path)
         present = _status(path)
     mode = _mode_to_set(present, request.header["mode"])
-    target, temporary = _make_temporary(os.path.dirname(path), mode)
+    target, temporary, made = _make_temporary(os.path.dirname(path), mode)
     try:
         try:
             _fill(target, request)
@@ -49,7 +53,7 @@ def write(settings: Settings, request: Message) -> dict[str, Any]:
     except OSError:
         os.unlink(temporary)
         raise
-    return {}
+    return {"path": path, "made": made}
 
 
 def information(settings: Settings, request: Message) -> dict[str, Any]:
@@ -90,25 +94,29 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
+def _irregular(mode: int) -> OSError:
+    if stat.S_ISDIR(mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return OSError(errno.EINVAL, "not a regular file")
+
+
 def _mode_to_set(present: os.stat_result | None, wanted: int | None) -> int:
     if present is None:
         return 0o644 if wanted is None else wanted
-    if stat.S_ISDIR(present.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(present.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
+        raise _irregular(present.st_mode)
     return stat.S_IMODE(present.st_mode) if wanted is None else wanted
 
 
-def _make_temporary(parent: str, mode: int) -> tuple[int, str]:
-    """A new file beside the one to write, open for writing; the directory is made if missing."""
+def _make_temporary(parent: str, mode: int) -> tuple[int, str, bool]:
+    """A new file beside the one to write, open for writing. Whether the directory was missing and is made."""
     temporary = os.path.join(parent, f".hermes-{os.urandom(8).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return os.open(temporary, flags, mode & _PLAIN_MODE), temporary
+        return os.open(temporary, flags, mode & _PLAIN_MODE), temporary, False
     except FileNotFoundError:
         os.makedirs(parent, 0o755, exist_ok=True)
-        return os.open(temporary, flags, mode & _PLAIN_MODE), temporary
+        return os.open(temporary, flags, mode & _PLAIN_MODE), temporary, True
 
 
 def _fill(target: int, request: Message) -> None:
