@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from environments.context_policy import ContextChange, ContextKeeper, Policy
@@ -178,7 +179,9 @@ class _Conversation:
         self.repetitions = 0
         self.cut_by_context = False
         """Whether the last reply was bounded by what the context had left."""
-        self.context = ContextKeeper(loop.context_policy, loop.context_length, loop.max_tokens or 0)
+        count = getattr(server, "count_tokens", None) if getattr(server, "phase", 1) == 2 else None
+        exact = partial(count, **loop._sampling) if count else None
+        self.context = ContextKeeper(loop.context_policy, loop.context_length, loop.max_tokens or 0, exact)
 
     async def hold(self) -> AgentResult:
         """Turn after turn, until something ends it."""
@@ -278,6 +281,7 @@ class _Conversation:
             sampling = {**sampling, "max_tokens": room}
         reply = await self.server.chat_completion(messages=messages, tools=tools, **sampling)
         context.count(messages, tools, reply.usage)
+        self.cut_by_context |= context.cut_short(reply.usage)
         return reply
 
     async def _summarise(self, messages: list[Message]) -> str:

@@ -1,8 +1,9 @@
 """What happens when a conversation grows beyond what its model can read.
 
-The length is known before each call: from the token counts of the replies so far, and for what came
-after them by the characters per token that those counts show. So an overflow is a typed end of the
-rollout, or is made good by the policy that the configuration names:
+A session that holds tokens counts them. Elsewhere the length is estimated before each call: from the
+token counts of the replies so far, and for what came after them by the characters per token that those
+counts show; where only such a guess says that a conversation is too long, the server has the last word.
+So an overflow is a typed end of the rollout, or is made good by the policy that the configuration names:
 
 * ``stop`` ends the rollout,
 * ``drop_oldest_tool_results`` replaces the oldest results of tools by a mark,
@@ -27,8 +28,14 @@ Policy = Literal["stop", "drop_oldest_tool_results", "summarise"]
 Summarise = Callable[[list[Message]], Awaitable[str]]
 """Asks the model for a summary of a conversation."""
 
+CountTokens = Callable[[Sequence[Message], "Sequence[Any] | None"], int]
+"""Tokens of the prompt that a conversation and its tools become."""
+
 _FIRST_GUESS = 3.0
 """Characters per token before any reply was counted; low, so that the first guess is high."""
+
+_DENSEST = 2.0
+"""So many times as many characters per token as guessed a conversation has at most."""
 
 _MESSAGE_OVERHEAD = 16
 """Characters that a template adds to a message, about."""
@@ -62,10 +69,16 @@ class ContextChange:
 
 
 class ContextKeeper:
-    """Keeps one conversation within ``limit`` tokens, ``reserve`` of them free for the next reply."""
+    """Keeps one conversation within ``limit`` tokens, ``reserve`` of them free for the next reply.
 
-    def __init__(self, policy: Policy, limit: int | None, reserve: int = 0) -> None:
-        self.policy, self.limit, self.reserve = policy, limit, reserve
+    ``exact`` counts the tokens of a conversation, for a session that cuts each reply to what the context
+    has left and refuses what does not fit. Without it lengths are estimates.
+    """
+
+    def __init__(
+        self, policy: Policy, limit: int | None, reserve: int = 0, exact: CountTokens | None = None
+    ) -> None:
+        self.policy, self.limit, self.reserve, self.exact = policy, limit, reserve, exact
         self._counted_tokens = 0
         self._counted_characters = 0
         self._characters_per_token = _FIRST_GUESS
@@ -74,14 +87,17 @@ class ContextKeeper:
         """Take note of a reply to ``messages``, whose tokens the server counted."""
         if usage.prompt_tokens <= 0 or (self.limit is None and self.policy == "stop"):
             return  # nothing to learn from, or nobody will ask
-        characters = size(messages, tools)
-        self._counted_tokens, self._counted_characters = usage.prompt_tokens, characters
-        self._characters_per_token = max(1.0, characters / usage.prompt_tokens)
+        self._note(usage.prompt_tokens, size(messages, tools))
 
     def estimate(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> int:
         """Tokens of a conversation, about."""
         further = size(messages, tools) - self._counted_characters
         return max(1, self._counted_tokens + round(further / self._characters_per_token))
+
+    def cut_short(self, usage: Usage) -> bool:
+        """Whether a reply that ended by its length had filled the context, as the server counted."""
+        used = usage.prompt_tokens + usage.completion_tokens
+        return self.limit is not None and usage.prompt_tokens > 0 and used >= self.limit
 
     def overflowed(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> None:
         """The server refused this conversation as too long: the limit is below its length."""
@@ -94,35 +110,56 @@ class ContextKeeper:
 
         Raises ``ContextOverflow`` where they cannot be made to, or the policy is to stop.
         """
-        if self.limit is None:
-            return None
+        if self.limit is None or (self.exact and self.policy == "stop"):
+            return None  # nothing is known, or the session says it by itself
+        self._measure(messages, tools)
         before = self.estimate(messages, tools)
         if before + self._reserve_of(self.limit) <= self.limit:
             return None
         if self.policy == "stop":
-            raise ContextOverflow(f"the conversation has about {before} tokens, the context {self.limit}")
+            self._refuse_what_cannot_fit(messages, tools)
+            return None
         target = int((self.limit - self._reserve_of(self.limit)) * _ROOM)
         if self.policy == "summarise":
             changed = await _summarise(messages, summarise)
         else:
             changed = self._drop_results(messages, tools, target)
+        if changed:
+            self._measure(messages, tools)
         after = self.estimate(messages, tools)
         if after + self._reserve_of(self.limit) > self.limit:
-            raise ContextOverflow(
-                f"the conversation has about {after} tokens after {self.policy}, the context {self.limit}"
-            )
-        return ContextChange(turn, self.policy, changed, before, after)
+            self._refuse_what_cannot_fit(messages, tools)
+        return ContextChange(turn, self.policy, changed, before, after) if changed else None
 
     def room(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> int | None:
-        """Tokens that a reply to ``messages`` may have; None where the context is not known.
+        """Tokens that a reply to ``messages`` may have; None where the context is not known, or the reply
+        is not to be bounded here: by a session that counts, or while nothing has been counted.
 
         What no reply has counted yet is taken a quarter longer than it seems.
         """
-        if self.limit is None:
+        if self.limit is None or self.exact or not self._counted_tokens:
             return None
         tokens = self.estimate(messages, tools)
         guessed = max(0, tokens - self._counted_tokens)
         return max(1, self.limit - tokens - guessed // 4 - _ROUNDING)
+
+    def _note(self, tokens: int, characters: int) -> None:
+        self._counted_tokens, self._counted_characters = tokens, characters
+        self._characters_per_token = max(1.0, characters / tokens)
+
+    def _measure(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> None:
+        if self.exact:
+            self._note(max(1, self.exact(messages, tools)), size(messages, tools))
+
+    def _refuse_what_cannot_fit(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> None:
+        """Raise ``ContextOverflow`` where the conversation is too long however few tokens the part of it
+        has that nobody counted; a guess alone ends no rollout."""
+        assert self.limit is not None
+        tokens = self.estimate(messages, tools)
+        guessed = max(0, tokens - self._counted_tokens)
+        least = tokens - guessed + round(guessed / _DENSEST)
+        if least + self._reserve_of(self.limit) > self.limit:
+            raise ContextOverflow(f"the conversation has about {tokens} tokens, the context {self.limit}")
 
     def _reserve_of(self, limit: int) -> int:
         # A reply's limit is often near the whole context; to keep that free would leave no room at

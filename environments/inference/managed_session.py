@@ -94,6 +94,14 @@ class ManagedSession(Session):
             self._add(begun, position, request, rendered, reply, own, again)
         return self._completion(replies, choices, len(prompt), request)
 
+    def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **sampling: Any
+    ) -> int:
+        """Tokens of the prompt that ``chat_completion`` would send. Raises ``BadRequest``."""
+        request = read_request(self.dialect, tools, sampling)
+        begun, rendered, _ = self._prompt(self._tree.find(messages, request.context), tools, request.dialect)
+        return (len(begun.ids()) if begun else 0) + len(rendered.ids)
+
     def sequences(self) -> list[TokenSequence]:
         """The token sequences of the conversation: one, and one more for every fork."""
         return self._tree.sequences()

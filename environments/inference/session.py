@@ -41,6 +41,15 @@ class Session(ABC):
         Raises ``ModelError``; never returns a reply without a choice.
         """
 
+    def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **sampling: Any
+    ) -> int | None:
+        """Tokens of the prompt that ``chat_completion`` would send; None in phase 1, where they are unknown.
+
+        A session that counts cuts each reply to what the context has left. Raises ``ModelError``.
+        """
+        return None
+
     def sequences(self) -> list[TokenSequence]:
         """Exact token sequences of the conversation, empty in phase 1."""
         return []

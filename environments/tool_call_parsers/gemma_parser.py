@@ -6,14 +6,13 @@ everything else is as in JSON.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from environments.tool_call_parsers.base import CallStatus, Scan, Thinking, ToolCallParser
 from environments.tool_call_parsers.json_calls import JSONCall, NotACall, refuse
-from environments.tool_call_parsers.json_scan import json_text
+from environments.tool_call_parsers.json_scan import MAX_DEPTH, NotJSON, json_text, parse_whole
 from environments.tool_call_parsers.python_scan import skip_blanks
 
 _CALL = re.compile(r"\s*(?:call)?:\s*([^\s{}<]+)\s*")
@@ -22,7 +21,6 @@ _SCALAR = re.compile(
     r"(true|false|null|True|False|None|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?=[,}\]]|$)"
 )
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
-_DEPTH = 200
 
 
 class Gemma4Parser(ToolCallParser):
@@ -54,7 +52,7 @@ class Gemma4Parser(ToolCallParser):
                 CallStatus.MALFORMED, "expecting call:name{...}", resume=body, reach=body, ended=at_end
             )
         name = head.group(1)
-        values, arguments, end = _Notation(scan, self.quote, name).mapping(head.end() + 1, _DEPTH)
+        values, arguments, end = _Notation(scan, self.quote, name).mapping(head.end() + 1, MAX_DEPTH)
         position = skip_blanks(text, end)
         if scan.at(self.tag_close, position):
             return JSONCall(name, arguments, values, position + len(self.tag_close))
@@ -100,7 +98,10 @@ class _Notation:
         text = self.scan.text
         position = skip_blanks(text, position)
         while not text.startswith("}", position):
+            begin = position
             key, position = self._key(position)
+            if key in values:
+                raise self._broken(f"{key[:80]!r} is given twice", begin)
             values[key], texts[key], position = self._value(skip_blanks(text, position), depth - 1)
             position = self._after_item(position, "}")
         members = ", ".join(f"{json_text(key)}: {value}" for key, value in texts.items())
@@ -122,9 +123,9 @@ class _Notation:
             raise self._broken("a value that is neither quoted nor JSON", position)
         written = _PYTHON.get(scalar.group(1), scalar.group(1))
         try:
-            return json.loads(written), written, scalar.end()
-        except ValueError:  # a number that Python refuses to convert
-            raise self._broken("a number that is too long", position) from None
+            return parse_whole(written), written, scalar.end()
+        except NotJSON as problem:
+            raise self._broken(str(problem), position) from None
 
     def _items(self, position: int, depth: int) -> Read:
         values: list[Any] = []

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
+
+MAX_DEPTH = 100
+"""Levels of lists and objects in each other. What goes on to work with the arguments of a call (the chat
+template, the record, the tool) does so level by level, with a stack that has an end."""
 
 _BLANKS = " \t\r\n"
 _FIRST_WINDOW = 4096
@@ -49,7 +55,8 @@ def skip_blanks(text: str, position: int) -> int:
 def read_value(text: str, position: int) -> tuple[Any, int]:
     """The value that begins at ``position`` and the position after it. Raises ``NotJSON``.
 
-    Line breaks inside strings are let pass, as models write them; NaN and Infinity are not. The
+    Line breaks inside strings are let pass, as models write them; NaN and Infinity are not, nor is a
+    member that is given twice: which of the two was meant, nobody can say. The
     decoder is shown a growing window, because the error of a value that is broken early would
     otherwise cost time in proportion to the whole text before it.
     """
@@ -65,12 +72,27 @@ def read_value(text: str, position: int) -> tuple[Any, int]:
             if whole or not _may_be_cut(problem, len(window)):
                 ended = whole and _is_cut(problem, window)
                 raise NotJSON(problem.msg, position + problem.pos, ended=ended) from None
-        except ValueError as problem:  # a number that Python refuses to convert
-            raise NotJSON(str(problem), position) from None
+        except ValueError:  # a number that Python refuses to convert
+            raise NotJSON("a number that is too large", position) from None
         else:
             if whole or end < len(window):  # a number could go on behind the window
+                if _is_deep(window, end):
+                    raise NotJSON("nested too deeply", position)
                 return value, position + end
         size *= _GROWTH
+
+
+def _is_deep(text: str, end: int) -> bool:
+    """Whether the value in ``text[:end]`` is nested too deeply."""
+    if text.count("[", 0, end) + text.count("{", 0, end) <= MAX_DEPTH:
+        return False
+    depth = 0
+    for match in _BRACKETS.finditer(text, 0, end):
+        mark = match.group()
+        depth += (mark in "[{") - (mark in "]}")
+        if depth > MAX_DEPTH:
+            return True
+    return False
 
 
 def _may_be_cut(problem: json.JSONDecodeError, length: int) -> bool:
@@ -107,6 +129,8 @@ def read_object(text: str, position: int) -> JSONObject:
         position = skip_blanks(text, position)
         if not text.startswith(":", position):
             raise NotJSON("expecting ':'", position, ended=position >= len(text))
+        if key in result.members:
+            raise _twice(key)
         start = skip_blanks(text, position + 1)
         result.members[key], position = read_value(text, start)
         result.raw[key] = text[start:position]
@@ -165,4 +189,25 @@ def _refuse_constant(name: str) -> Any:
     raise NotJSON(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise NotJSON("a number that is too large")
+    return value
+
+
+def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        counts = Counter(name for name, _ in members)
+        raise _twice(next(name for name in counts if counts[name] > 1))
+    return found
+
+
+def _twice(name: str) -> NotJSON:
+    return NotJSON(f"{name[:80]!r} is given twice")
+
+
+_DECODER = json.JSONDecoder(
+    strict=False, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once
+)

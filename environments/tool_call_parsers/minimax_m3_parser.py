@@ -14,14 +14,13 @@ from typing import Any
 from environments.tool_call_parsers.base import CallStatus, Scan, Thinking, ToolCallParser
 from environments.tool_call_parsers.frames import Frame, Piece, report
 from environments.tool_call_parsers.json_calls import JSONCall, NotACall, end_of_nested
-from environments.tool_call_parsers.json_scan import json_text, skip_blanks
+from environments.tool_call_parsers.json_scan import MAX_DEPTH, json_text, skip_blanks
 
 _TOKEN = "]<]minimax[>["
 _TAG = re.compile(re.escape(_TOKEN) + r"<(?P<close>/)?(?P<name>[^<>\]]+)>")
 _INVOKE = re.compile(r'invoke\s+name="([^"]+)"')
 _BLOCK = Frame((f"{_TOKEN}<tool_call>",), f"{_TOKEN}</tool_call>")
 _INVOKE_OPEN, _INVOKE_CLOSE = f"{_TOKEN}<invoke ", f"{_TOKEN}</invoke>"
-_DEPTH = 100
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ class MiniMaxM3Parser(ToolCallParser):
         if tag is None or invoke is None:
             raise _broken(scan, "expecting a call", position)
         name = invoke.group(1)
-        element, end = _read_element(scan, "invoke", tag.end(), _DEPTH)
+        element, end = _read_element(scan, "invoke", tag.end(), MAX_DEPTH)
         if element.text.strip():
             raise _broken(scan, "text stands between its parameters", tag.end())
         schema = {"type": "object", "properties": scan.tools.properties(name) or {}}
@@ -99,7 +98,7 @@ def _read_element(scan: Scan, name: str, body: int, depth: int) -> tuple[_Elemen
                 raise _broken(scan, "text stands beside elements", position)
             return _Element(name, text, inside), position
         if tag["name"] == "tool_call" or _INVOKE.fullmatch(tag["name"]):
-            nested = depth < _DEPTH  # a value holds it, so that it may be an example in a text
+            nested = depth < MAX_DEPTH  # a value holds it, so that it may be an example in a text
             raise _broken(scan, "another call begins in it", found, CallStatus.UNCLOSED, nested=nested)
         inner, position = _read_element(scan, tag["name"], position, depth - 1)
         inside.append(inner)

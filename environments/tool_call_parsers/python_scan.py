@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from environments.tool_call_parsers.json_scan import MAX_DEPTH
+
 _BLANKS = re.compile(r"\s*")
 _NUMBER = re.compile(r"[+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w.])")
 _WORDS = {
@@ -38,7 +40,6 @@ _SINGLE = {
     "\r\n": "",
 }
 _STRINGS = {quote: re.compile(rf"[^\\{quote}]*+(?:\\[\s\S][^\\{quote}]*+)*+{quote}") for quote in ("'", '"')}
-_DEPTH = 200
 
 
 class NotPython(Exception):
@@ -63,7 +64,7 @@ def skip_blanks(text: str, position: int) -> int:
     return match.end() if match else position
 
 
-def read_literal(text: str, position: int, depth: int = _DEPTH) -> tuple[Any, int]:
+def read_literal(text: str, position: int, depth: int = MAX_DEPTH) -> tuple[Any, int]:
     """The literal that begins at ``position`` and the position after it. Raises ``NotPython``."""
     if position >= len(text):
         raise NotPython("the text ends where a value should stand", ended=True)
@@ -179,6 +180,8 @@ def _read_mapping(text: str, position: int, depth: int) -> tuple[dict[str, Any] 
             raise NotPython("expecting ':'", ended=position >= len(text))
         if not isinstance(key, str):
             raise NotPython("a key that is no string")
+        if key in members:
+            raise NotPython(f"{key[:80]!r} is given twice")
         members[key], position = read_literal(text, skip_blanks(text, position + 1), depth - 1)
         position = _after_item(text, position, "}")
     return members, position + 1

@@ -131,6 +131,8 @@ def _read_call(text: str, position: int) -> JSONCall:
             raise _broken(
                 text, name, "expecting key=value", position, _CUT_WORD.match(text, position) is not None
             )
+        if key.group(1) in values:
+            raise _broken(text, name, f"{key.group(1)[:80]!r} is given twice", position, False)
         try:
             values[key.group(1)], end = read_literal(text, key.end())
         except NotPython as problem:

@@ -12,6 +12,7 @@ import difflib
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 from environments.tools.base import JSON, Tool, ToolInputError
@@ -68,7 +69,7 @@ def _kind_of(schema: JSON) -> str:
 def _load(text: str) -> Any:
     try:
         # strict=False: a raw line break inside a string has only one reading.
-        return json.loads(text, strict=False, parse_constant=_reject_constant)
+        return json.loads(text, strict=False, parse_constant=_reject_constant, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:
         start = max(0, error.pos - _EXCERPT)
         excerpt = text[start : error.pos + _EXCERPT]
@@ -80,6 +81,18 @@ def _load(text: str) -> Any:
         raise ToolInputError("arguments are nested too deeply to be read") from None
     except ValueError as error:
         raise ToolInputError(f"arguments are not valid JSON: {error}") from None
+
+
+def _each_once(members: list[tuple[str, Any]]) -> JSON:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError(f"{_repeated(members)[:80]!r} is given twice")
+    return found
+
+
+def _repeated(members: list[tuple[str, Any]]) -> str:
+    counts = Counter(name for name, _ in members)
+    return next(name for name in counts if counts[name] > 1)
 
 
 def _reject_constant(name: str) -> NoReturn:

@@ -334,3 +334,18 @@ def test_stop_tokens_of_the_caller_stand_beside_the_templates(dialect):
     assert line.sampler.arguments[0]["stop_token_ids"] == (*dialect.stop_token_ids, stop)
     line.ask([USER, message(reply), USER], "Well x", stop_token_ids=[stop])
     assert len(line.sequences()) == 1
+
+
+def test_a_prompt_is_counted_as_it_is_sent(dialect):
+    line = Line(dialect)
+    messages = [USER]
+    for text in ("Yes.<|im_end|>", "No.<|im_end|>", "cut"):
+        counted = line.session.count_tokens(messages, TOOLS)
+        finish = "stop" if text.endswith(">") else "length"
+        reply = line.ask(messages, text, TOOLS, finish=finish)
+        assert counted == reply.usage.prompt_tokens == len(line.sampler.seen[-1][0])
+        messages += [message(reply), {"role": "user", "content": "<|im_end|> more"}]
+    messages[1] = {"role": "assistant", "content": "never said"}
+    counted = line.session.count_tokens(messages, TOOLS)
+    assert counted == line.ask(messages, "x<|im_end|>", TOOLS).usage.prompt_tokens
+    assert len(line.session.forks) == 1, "counting is no turn"

@@ -28,6 +28,15 @@ def tool_with(required: tuple[str, ...] = (), **properties: Any) -> Tool:
     return Tool("sample", "", schema, _unused, "test")
 
 
+@pytest.mark.parametrize(
+    "raw",
+    ['{"path": "a", "path": "b"}', json.dumps('{"path": "a", "path": "b"}'), '{"x": {"path": 1, "path": 1}}'],
+)
+def test_a_parameter_that_is_given_twice_is_not_chosen_from(raw: str) -> None:
+    with pytest.raises(ToolInputError, match="'path' is given twice"):
+        parse_arguments(raw)
+
+
 @pytest.mark.parametrize("raw", [None, "", "  ", "null", '"null"', '""', "{}", {}, '"{}"'])
 def test_nothing_means_no_arguments(raw: Any) -> None:
     assert parse_arguments(raw) == {}
