@@ -184,6 +184,76 @@ def test_dialogs_wait_for_an_answer(tmp_path: Path) -> None:
     on_site(work, tmp_path)
 
 
+def test_a_page_whose_script_never_ends_holds_nobody_up(tmp_path: Path) -> None:
+    async def work(site: WebSite, new_user: Callable[..., User]) -> None:
+        user = new_user(timeout=3)
+        await user("navigate", url=f"{site.url}/stuck")
+        assert "a script ran without end, and was stopped" in (await user.click('button "Hang"'))["error"]
+        assert await user.value("document.title") == "Stuck"
+        loop = {"method": "Runtime.evaluate", "params": {"expression": "while (true);"}, "timeout": 1}
+        assert "and was stopped" in (await user("cdp", **loop))["error"]
+        assert (await user("snapshot"))["element_count"] == 1
+        await user("console", expression="setTimeout(() => { while (true); }, 50), 1")
+        assert (await user("navigate", url=f"{site.url}/shop"))["title"] == "Shop"
+        await user("navigate", url=f"{site.url}/stuck?at-once")
+        assert (await user("navigate", url=f"{site.url}/shop"))["title"] == "Shop"
+
+    on_site(work, tmp_path)
+
+
+def test_every_tool_ends_on_a_page_that_does_not_react(tmp_path: Path) -> None:
+    async def work(site: WebSite, new_user: Callable[..., User]) -> None:
+        user = new_user(timeout=2)
+        await user("navigate", url=f"{site.url}/shop")
+        hang = "setInterval(() => { while (true); }, 1), 1"  # begins again after each stop
+        button = await user.ref('button "Add')
+        assert (await user("console", expression=hang))["success"]
+        for name, arguments in [
+            ("snapshot", {}),
+            ("click", {"ref": button}),
+            ("scroll", {"direction": "down"}),
+            ("console", {"expression": "1"}),
+            ("cdp", {"method": "Page.getFrameTree", "timeout": 1}),
+            ("back", {}),
+        ]:
+            async with asyncio.timeout(60):
+                assert "success" in await user(name, **arguments)
+        assert (await user("navigate", url=f"{site.url}/shop"))["title"] == "Shop"
+
+    on_site(work, tmp_path)
+
+
+def test_a_page_that_asks_without_end_can_be_left(tmp_path: Path) -> None:
+    async def work(site: WebSite, new_user: Callable[..., User]) -> None:
+        user = new_user()
+        asked = await user("navigate", url=f"{site.url}/stuck?asking")
+        assert asked["dialogs"][0]["message"] == "again"
+        answered = await user("dialog", action="accept")
+        assert answered["dialogs"][0]["message"] == "again"
+        left = await user("navigate", url=f"{site.url}/shop")
+        assert left["title"] == "Shop"
+        assert "dialogs" not in left
+        assert "events" not in left
+
+    on_site(work, tmp_path)
+
+
+def test_a_page_that_asks_whether_it_may_be_left(tmp_path: Path) -> None:
+    async def work(site: WebSite, new_user: Callable[..., User]) -> None:
+        user = new_user()
+        await user("navigate", url=f"{site.url}/leaving")
+        await user("type", ref=await user.ref("textbox"), text="x")
+        asked = await user("navigate", url=f"{site.url}/shop")
+        assert not asked["success"]
+        assert "whether it may be left" in asked["error"]
+        assert asked["dialogs"][0]["type"] == "beforeunload"
+        answered = await user("dialog", action="accept")
+        assert answered["success"]
+        assert (await user("snapshot"))["title"] == "Shop"
+
+    on_site(work, tmp_path)
+
+
 def test_the_console_and_expressions(tmp_path: Path) -> None:
     async def work(site: WebSite, new_user: Callable[..., User]) -> None:
         user = new_user(timeout=2)

@@ -142,6 +142,21 @@ class WebSite:
     async def page_private(self, request: web.Request) -> web.Response:
         return _html("<p>not for programs</p>")
 
+    async def page_stuck(self, request: web.Request) -> web.Response:
+        """A script without end: at once, behind a button, or one question after another."""
+        script = {"at-once": "while (true);", "asking": "while (true) alert('again')"}.get(
+            request.query_string, ""
+        )
+        return _html(
+            f"<title>Stuck</title><button onclick='while (true);'>Hang</button><script>{script}</script>"
+        )
+
+    async def page_leaving(self, request: web.Request) -> web.Response:
+        """Asks whether it may be left."""
+        return _html(
+            "<title>Leaving</title><input><script>onbeforeunload = event => event.preventDefault()</script>"
+        )
+
     async def page_article(self, request: web.Request) -> web.Response:
         return _html(ARTICLE)
 

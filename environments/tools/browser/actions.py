@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from environments.tools.base import JSON, ToolInputError
+from environments.tools.browser.liveness import plain_message
 from environments.tools.browser.snapshot import Snapshot, compact, full, given_ref
-from environments.tools.browser.tabs import BrowserProblem, OpenDialog, Tabs, plain_message
+from environments.tools.browser.tabs import BrowserProblem, OpenDialog, Tabs
 from environments.tools.web.fetching import FetchError, parse_url
 from environments.tools.web.guard import Forbidden
 
@@ -55,16 +56,19 @@ async def navigate(tabs: Tabs, url: str) -> JSON:
     from playwright.async_api import Error
 
     address = await checked_address(tabs, url)
-    page = await tabs.start()
-    page = tabs.free_page()
+    page = await tabs.ready()
     try:
         response = await tabs.act(_goto(page, address))
     except Error as error:
+        problem = _navigation_problem(address, str(error), tabs)
         if "Timeout" in str(error):
             tabs.later(page.evaluate("window.stop()"))  # or it would come up in the middle of something else
+            problem = await tabs.unresponsive(problem)
         await tabs.settle()
-        raise BrowserProblem(_navigation_problem(address, str(error), tabs)) from None
+        raise BrowserProblem(problem) from None
     await tabs.settle(quiet=True)
+    if any(waiting.dialog.type == "beforeunload" for waiting in tabs.dialogs):
+        raise BrowserProblem("the page asks whether it may be left; answer with browser_dialog")
     shown = await _look(tabs, whole=False)
     result: JSON = {"success": True, **await _place(tabs), **shown}
     if response is not None:
@@ -110,9 +114,10 @@ async def click(tabs: Tabs, ref: str) -> JSON:
 async def type_text(tabs: Tabs, ref: str, text: str) -> JSON:
     """Replace the content of a field, or choose an option of a list."""
     element, name = await _element(tabs, ref)
-    kind = await element.evaluate("element => element.tagName")
+    kind = await tabs.ask(element.evaluate("element => element.tagName"))
     if kind == "SELECT":
-        options = await element.evaluate("element => [...element.options].map(o => o.label)")
+        labels = "element => [...element.options].map(o => o.label)"
+        options = await tabs.ask(element.evaluate(labels))
         if text not in options:
             raise BrowserProblem(f"{name} has no option {text[:100]!r}; its options: {options[:50]}")
         await tabs.act(element.select_option(label=text))
@@ -125,7 +130,7 @@ async def type_text(tabs: Tabs, ref: str, text: str) -> JSON:
 async def scroll(tabs: Tabs, direction: str) -> JSON:
     """Scroll most of a window's height."""
     page = tabs.free_page()
-    moved: JSON = await page.evaluate(_SCROLL, 1 if direction == "down" else -1)
+    moved: JSON = await tabs.ask(page.evaluate(_SCROLL, 1 if direction == "down" else -1))
     await tabs.settle()
     return {
         "success": True,
@@ -148,9 +153,9 @@ async def back(tabs: Tabs) -> JSON:
 
 async def _has_before(tabs: Tabs, page: Page) -> bool:
     """Whether the tab showed anything before its page but the blank one it began with."""
-    session = await page.context.new_cdp_session(page)
+    session = await tabs.ask(page.context.new_cdp_session(page))
     try:
-        history = await _insist(lambda: session.send("Page.getNavigationHistory"))
+        history = await tabs.ask(_insist(lambda: session.send("Page.getNavigationHistory")))
     finally:
         tabs.later(session.detach())
     before: int = history["currentIndex"] - 1
@@ -169,7 +174,7 @@ async def press(tabs: Tabs, key: str) -> JSON:
 
 async def get_images(tabs: Tabs) -> JSON:
     """The pictures of the page in front."""
-    images: list[JSON] = await tabs.free_page().evaluate(_IMAGES, _MOST_IMAGES)
+    images: list[JSON] = await tabs.ask(tabs.free_page().evaluate(_IMAGES, _MOST_IMAGES))
     shown = [image for image in images if image["src"]]
     return {"success": True, "images": shown, "count": len(shown)}
 
@@ -249,7 +254,7 @@ async def _element(tabs: Tabs, ref: str) -> tuple[Locator, str]:
     if name is None:
         raise ToolInputError(f"ref must be one of a snapshot, such as e5, not {ref[:80]!r}")
     element = page.get_by_ref(name)
-    if await element.count() == 0:
+    if await tabs.ask(element.count()) == 0:
         known = " It was in the last snapshot, but the page has changed." if name in tabs.refs else ""
         raise BrowserProblem(f"there is no element {name} on this page.{known} Take a new browser_snapshot")
     return element, name
@@ -286,10 +291,10 @@ async def _evaluated(tabs: Tabs, expression: str) -> JSON:
     from playwright.async_api import Error
 
     page = tabs.free_page()
-    session = await page.context.new_cdp_session(page)
+    session = await tabs.ask(page.context.new_cdp_session(page))
     try:
         async with asyncio.timeout(tabs.timeout + _GRACE):
-            reply = await tabs.act(_evaluate(session, expression, tabs.timeout))
+            reply = await tabs.act(_evaluate(session, expression, tabs.timeout), tabs.timeout + 2 * _GRACE)
             if reply is None:
                 return {"success": True, "result": None, "result_type": "waiting for a dialog"}
             if "exceptionDetails" in reply:

@@ -62,9 +62,10 @@ async def cdp(
     session = await _session(tabs, target_id, frame_id)
     try:
         async with asyncio.timeout(timeout):
-            result = await tabs.act(session.send(method, arguments))
+            result = await tabs.act(session.send(method, arguments), timeout + 1)
     except TimeoutError:
-        raise BrowserProblem(f"{method} gave no answer within {timeout:g} s") from None
+        problem = f"{method} gave no answer within {timeout:g} s"
+        raise BrowserProblem(await tabs.unresponsive(problem)) from None
     finally:
         tabs.later(session.detach())
     await tabs.settle()
@@ -96,9 +97,9 @@ async def _targets(tabs: Tabs) -> list[JSON]:
     """The rollout's own pages, as the protocol tells of targets."""
     infos = []
     for page in tabs.pages:
-        session = await page.context.new_cdp_session(page)
+        session = await tabs.ask(page.context.new_cdp_session(page))
         try:
-            info = (await session.send("Target.getTargetInfo"))["targetInfo"]
+            info = (await tabs.ask(session.send("Target.getTargetInfo")))["targetInfo"]
         finally:
             tabs.later(session.detach())
         infos.append({key: info[key] for key in ("targetId", "type", "title", "url") if key in info})
@@ -118,14 +119,14 @@ async def _session(tabs: Tabs, target_id: str | None, frame_id: str | None) -> A
         else:
             raise BrowserProblem(f"there is no target {target_id[:80]!r}; Target.getTargets lists them")
     if not frame_id:
-        return await page.context.new_cdp_session(page)
+        return await tabs.ask(page.context.new_cdp_session(page))
     places: list[Page | Frame] = [page, *page.frames]
     for place in places:
         try:
-            session = await page.context.new_cdp_session(place)
+            session = await tabs.ask(page.context.new_cdp_session(place))
         except Error:  # a frame that shares its parent's process, and so its parent's line
             continue
-        if frame_id in _frame_ids((await session.send("Page.getFrameTree"))["frameTree"]):
+        if frame_id in _frame_ids((await tabs.ask(session.send("Page.getFrameTree")))["frameTree"]):
             return session
         tabs.later(session.detach())
     raise BrowserProblem(f"there is no frame {frame_id[:80]!r}; Page.getFrameTree lists them")

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from environments.tools.base import JSON, ToolState
-from environments.tools.browser.service import BrowserService, Context, browser_of
+from environments.tools.base import JSON
+from environments.tools.browser.liveness import reacts, stop_scripts
+from environments.tools.browser.service import BrowserService, Context
 
 if TYPE_CHECKING:
-    from playwright.async_api import ConsoleMessage, Dialog, Download, Page
+    from playwright.async_api import CDPSession, ConsoleMessage, Dialog, Download, Page
     from playwright.async_api import Error as PlaywrightError
 
 MOST_TABS = 8
 MOST_MESSAGES = 200
 
-_SLOT = "browser"
-_PREFIX = re.compile(r"\A[A-Z]\w*\.\w+: ")
 _LONGEST_MESSAGE = 2_000
 _SETTLE = 0.1
 _SETTLE_PATIENCE = 10.0
 _QUIET_PATIENCE = 1.5
+_GRACE = 2.0
 
 T = TypeVar("T")
 
@@ -77,6 +76,7 @@ class Tabs:
         self._context: Context | None = None
         self._pages: list[Page] = []
         self._front: Page | None = None
+        self._lines: dict[Page, CDPSession] = {}
         self._events: list[str] = []
         self._crashed: str | None = None
         self._dialog_count = 0
@@ -133,13 +133,18 @@ class Tabs:
         events, self._events = self._events, []
         return events
 
-    async def act(self, action: Awaitable[T]) -> T | None:
-        """Await an action of a page; None where a dialog opened that has to be answered first."""
+    async def act(self, action: Awaitable[T], patience: float | None = None) -> T | None:
+        """Await an action of a page; None where a dialog opened that has to be answered first.
+
+        Raises ``BrowserProblem`` where the page does not react within ``patience`` seconds: a script that
+        runs without end holds everything up, and is stopped then.
+        """
         self._dialog_opened.clear()
         running = asyncio.ensure_future(action)
         opened = asyncio.ensure_future(self._dialog_opened.wait())
+        limit = patience if patience is not None else self.timeout + _GRACE
         try:
-            await asyncio.wait({running, opened}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, opened}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             running.cancel()
             raise
@@ -147,9 +152,43 @@ class Tabs:
             opened.cancel()
         if running.done():
             return running.result()
+        if not self._dialog_opened.is_set():
+            running.cancel()
+            raise BrowserProblem(await self.unresponsive(f"the page did not react within {limit:g} s"))
         self._suspended.add(running)
         running.add_done_callback(self._resumed)
         return None
+
+    async def ask(self, question: Awaitable[T]) -> T:
+        """As ``act``, for what cannot go on without the answer."""
+        answer = await self.act(question)
+        if answer is None and self.dialogs:
+            raise BrowserProblem("a dialog opened in the middle of this; answer it with browser_dialog")
+        return answer  # type: ignore[return-value]
+
+    async def unresponsive(self, problem: str) -> str:
+        """What to say of a page that did not react; a script that runs without end is stopped."""
+        page = self._front
+        if page is None or page.is_closed() or self.dialogs or await reacts(page):
+            return problem
+        if await stop_scripts(page, self._lines.get(page)):
+            return f"{problem}: a script ran without end, and was stopped"
+        return f"{problem} and cannot be woken; browser_navigate opens another in its place"
+
+    async def ready(self) -> Page:
+        """A page that can go elsewhere: the one in front, or another in its place where that is stuck."""
+        page = await self.start()
+        waits = any(dialog.page is page for dialog in self.dialogs)
+        if not waits and (await reacts(page) or await stop_scripts(page, self._lines.get(page))):
+            return page
+        known = len(self._events)
+        self._forget(page)
+        self._front = None
+        self.later(page.close())
+        assert self._context is not None
+        self._front = await self._context.context.new_page()
+        del self._events[known:]  # of the new tab
+        return self._front
 
     async def settle(self, *, quiet: bool = False) -> None:
         """Give the page time to react: to load if it loads, to fall quiet if that is soon."""
@@ -187,6 +226,11 @@ class Tabs:
             return "the tab closed in the middle of this; look at what is left with browser_snapshot"
         return crashed or problem
 
+    async def give_up(self) -> str:
+        """Drop a browser that does not answer; what to tell the model."""
+        await self._drop()
+        return "the browser does not answer; its pages are lost. Open the page again with browser_navigate"
+
     async def drop_crashed(self) -> None:
         """Give a context back whose browser is gone."""
         if self._context is None or (self.pages and self._context.alive):
@@ -212,6 +256,7 @@ class Tabs:
     async def _drop(self) -> None:
         context, self._context = self._context, None
         self._pages.clear()
+        self._lines.clear()
         self._front = None
         self._events.clear()
         self.dialogs.clear()
@@ -235,12 +280,16 @@ class Tabs:
             self._events.append("a new tab opened and is in front now")
         self._pages.append(page)
         self._front = page
+        self.later(self._connect(page))
         page.on("console", self._on_console)
         page.on("pageerror", self._on_error)
         page.on("dialog", lambda dialog: self._on_dialog(page, dialog))
         page.on("download", self._on_download)
         page.on("crash", self._on_crash)
         page.on("close", self._on_close)
+
+    async def _connect(self, page: Page) -> None:
+        self._lines[page] = await page.context.new_cdp_session(page)
 
     def _on_console(self, message: ConsoleMessage) -> None:
         self.messages.console.append({"type": message.type, "text": message.text[:_LONGEST_MESSAGE]})
@@ -271,6 +320,7 @@ class Tabs:
 
     def _forget(self, page: Page) -> None:
         self._pages = [other for other in self._pages if other is not page]
+        self._lines.pop(page, None)
         self.dialogs = [dialog for dialog in self.dialogs if dialog.page is not page]
 
     def later(self, work: Awaitable[Any]) -> None:
@@ -289,47 +339,3 @@ class Tabs:
         self._suspended.discard(action)
         if not action.cancelled():
             action.exception()  # its caller has gone on long ago; the page shows what came of it
-
-
-async def tabs_of(state: ToolState) -> Tabs:
-    """The tabs of this rollout."""
-    tabs: Tabs | None = state.slots.get(_SLOT)
-    if tabs is None:
-        service = await browser_of(state)
-        tabs = state.slots.setdefault(_SLOT, Tabs(service, state.settings.browser.timeout))
-        if tabs.close not in state.closers:
-            state.closers.append(tabs.close)
-    await tabs.drop_crashed()
-    return tabs
-
-
-Action = Callable[..., Awaitable[JSON]]
-
-
-def browser_tool(action: Action) -> Action:
-    """A tool function of an action ``(tabs, **arguments)``: one at a time, problems as results."""
-
-    async def call(state: ToolState, **arguments: Any) -> JSON:
-        from playwright.async_api import Error
-
-        tabs = await tabs_of(state)
-        async with tabs.busy:
-            try:
-                result = await action(tabs, **arguments)
-            except BrowserProblem as problem:
-                result = {"success": False, "error": await tabs.cause(str(problem))}
-            except Error as error:
-                result = {"success": False, "error": await tabs.cause(plain_message(str(error)))}
-            if tabs.dialogs:
-                result["dialogs"] = [dialog.shown() for dialog in tabs.dialogs]
-            if events := tabs.take_events():
-                result["events"] = events
-            return result
-
-    return call
-
-
-def plain_message(text: str) -> str:
-    """Playwright's message without the name of its function and its log of calls."""
-    text = _PREFIX.sub("", text.partition("Call log:")[0].strip())
-    return text[:1_000] or "the browser gave no reason"

@@ -8,9 +8,9 @@ from typing import Any
 from environments.sandboxes.egress.hosts import AllowList
 from environments.tools.base import JSON, Tool, ToolSettings
 from environments.tools.browser import actions
+from environments.tools.browser.calls import Action, browser_tool
 from environments.tools.browser.cdp import cdp
 from environments.tools.browser.chromium import missing
-from environments.tools.browser.tabs import Action, browser_tool
 
 
 def requirement(settings: ToolSettings) -> str | None:

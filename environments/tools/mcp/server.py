@@ -86,7 +86,7 @@ class McpServer:
         return "; it is started again at the next one" if connection.is_program else ""
 
     async def _close_idle(self) -> None:
-        """Close retired connections that no call waits for any more: another rollout's may still be answered."""
+        """Close retired connections that no call waits for any more; another rollout's may be answered."""
         for connection in [one for one in self._retired if not one.calls]:
             self._retired.remove(connection)
             await connection.close()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from environments.errors import SandboxError
 from environments.tools.base import JSON, Tool, ToolInputError, ToolSettings, ToolState
-from environments.tools.browser.tabs import Tabs, browser_tool
+from environments.tools.browser.calls import browser_tool
+from environments.tools.browser.tabs import Tabs
 from environments.tools.browser.tools import requirement as browser_requirement
 from environments.tools.paths import describe as describe_error
 from environments.tools.vision.endpoint import SIZES, EndpointFailed, describe, draw, missing
