@@ -324,6 +324,7 @@ class BaseEnv(ABC):
 
         await check_local_servers(server.config.base_url or "" for server in self.server.servers)
         await self.server.start()
+        self.server.check_sampling(self.sampling_parameters())
         await check_local_servers(server.config.base_url or "" for server in self.server.servers)
 
     async def run_setup(self) -> None:

@@ -190,6 +190,25 @@ def test_log_probabilities_of_another_distribution_are_not_trained_on(tmp_path: 
         run(tmp_path, server, workflow="env_manager", agent_temperature=0.5, top_p=0.9, resume=False)
 
 
+@pytest.mark.parametrize(
+    ("extra_body", "message"),
+    [
+        ({"n": 2}, "2 answers.*group_size"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs cannot have messages"),
+        ({"chat_template_kwargs": "x"}, "no mapping"),
+        ({"stop_token_ids": "x"}, "no list of token ids"),
+        ({"tool_choice": "required"}, "tool_choice"),
+    ],
+)
+def test_what_every_call_would_be_refused_for_is_said_at_the_start(
+    tmp_path: Path, extra_body: dict[str, Any], message: str
+) -> None:
+    server = replying(["Hi."], tmp_path / "tokenizer")
+    with pytest.raises(ConfigError, match=message):
+        run(tmp_path, server, extra_body=extra_body)
+    assert not server.prompts
+
+
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
     server = replying(["Hi."], tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="tokenizer"):

@@ -216,6 +216,11 @@ class ServerManager:
             model=answer.reply.model or answer.server.config.model_name,
         )
 
+    def check_sampling(self, sampling: Mapping[str, Any]) -> None:
+        """Raise ``ConfigError`` for parameters that every call would be refused for."""
+        if self._tokens is not None:
+            self._tokens.check_sampling(sampling)
+
     def unaccounted(self, sampling: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         """Servers whose log-probabilities leave out some of these sampling parameters, and which."""
         return self._tokens.unaccounted(sampling) if self._tokens is not None else {}

@@ -66,6 +66,7 @@ class SGLangGenerate:
         version = meta.get("weight_version")
         spans = [PolicySpan(0, len(tokens), str(version))] if version is not None and tokens else []
         return checked_reply(
+            ask,
             tokens,
             [entry[0] for entry in found],
             reason,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environments.config import APIServerConfig
-from environments.errors import ConfigError, ServerUnavailable
+from environments.errors import BadRequest, ConfigError, ServerUnavailable
+from environments.inference.managed_request import read_request
 from environments.inference.managed_session import ManagedSession
 from environments.inference.pool import Split
 from environments.inference.pooled_sampler import PooledSampler
@@ -121,6 +122,20 @@ class TokenServers:
         session = TokenSession(self._dialect, sampler, self._context_length())
         session.prices = self._manager.prices
         return session
+
+    def check_sampling(self, sampling: Mapping[str, Any]) -> None:
+        """Raise ``ConfigError`` for parameters that no call in tokens could have."""
+        if self._dialect is None:
+            return
+        try:
+            request = read_request(self._dialect, None, sampling)
+        except BadRequest as error:
+            raise ConfigError(f"env.extra_body: {error}") from None
+        if request.n > 1:
+            raise ConfigError(
+                f"env.extra_body asks for {request.n} answers; a rollout goes on from one, and the others "
+                "would be trained with its reward. For more rollouts of an item: --env.group_size"
+            )
 
     def unaccounted(self, sampling: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         """Servers whose log-probabilities leave out some of these sampling parameters, and which."""

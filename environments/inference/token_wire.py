@@ -33,7 +33,9 @@ NEUTRAL = {
 """Sent where the caller says nothing: servers fill gaps from the model's ``generation_config``, and then
 what is sampled is no longer what the log-probabilities say."""
 
-SHAPING = frozenset(NEUTRAL) | {"temperature"}
+_CONSTRAINTS = frozenset({"allowed_token_ids", "bad_words", "logit_bias", "min_tokens"})
+
+SHAPING = frozenset(NEUTRAL) | {"temperature"} | _CONSTRAINTS
 """Parameters that change the distribution that is sampled from."""
 
 _OF_MESSAGES = frozenset(
@@ -74,7 +76,8 @@ class TokenAsk:
         """Those of ``SHAPING`` that are not neutral here."""
         neutral = {**NEUTRAL, "temperature": 1.0}
         given = self.sampling()
-        found = {name for name in SHAPING if given[name] != neutral[name]}
+        found = {name for name in neutral if given[name] != neutral[name]}
+        found |= {name for name in _CONSTRAINTS if given.get(name)}
         return frozenset(found - {"top_k"} if given["top_k"] in (0, -1) else found)
 
     def sampling(self) -> dict[str, Any]:
@@ -114,6 +117,7 @@ def own_parameters(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_reply(
+    ask: TokenAsk,
     tokens: Any,
     logprobs: Sequence[Any],
     finish_reason: str,
@@ -123,7 +127,8 @@ def checked_reply(
     policy_versions: Sequence[PolicySpan] = (),
     **fields: Any,
 ) -> TokenReply:
-    """A reply whose parts fit each other. ``matched`` is the stop token or text that the server names.
+    """A reply to ``ask`` whose parts fit each other and what was asked. ``matched`` is the stop token or
+    text that the server names.
 
     Raises ``MalformedReply``.
     """
@@ -137,15 +142,31 @@ def checked_reply(
         if not ids or (_is_id(matched) and ids[-1] != matched):
             raise MalformedReply("the stop token is missing at the end of the token ids")
         stop_token = ids[-1]
+    _check_against(ask, ids, matched)
+    if prompt_tokens is not None and token_ids(prompt_tokens, "prompt token ids") != list(ask.prompt):
+        raise MalformedReply(
+            f"the server saw another prompt: {len(prompt_tokens)} tokens instead of {len(ask.prompt)}"
+        )
     return TokenReply(
         tokens=ids,
         logprobs=[_checked_logprob(value) for value in logprobs],
         finish_reason=finish_reason,
         stop_token=stop_token,
-        prompt_tokens=None if prompt_tokens is None else token_ids(prompt_tokens, "prompt token ids"),
+        prompt_tokens=prompt_tokens,
         policy_versions=list(policy_versions),
         **fields,
     )
+
+
+def _check_against(ask: TokenAsk, ids: Sequence[int], matched: Any) -> None:
+    """Raise ``MalformedReply`` for what cannot come of ``ask``."""
+    if ask.max_tokens is not None and len(ids) > ask.max_tokens:
+        raise MalformedReply(f"{len(ids)} token ids where {ask.max_tokens} were asked for")
+    if not ask.parameters.get("ignore_eos") and not set(ask.stop_token_ids).isdisjoint(ids[:-1]):
+        raise MalformedReply("the reply goes on behind a stop token")
+    if isinstance(matched, str) and not (ask.parameters.get("stop") or ask.parameters.get("stop_regex")):
+        # SGLang says so of a token that it could not sample, and puts a stop token in its place.
+        raise MalformedReply(f"the server stopped at {matched[:80]!r}, which was not asked for")
 
 
 def token_ids(value: Any, what: str) -> list[int]:
@@ -153,15 +174,6 @@ def token_ids(value: Any, what: str) -> list[int]:
     if not isinstance(value, list) or not all(_is_id(entry) for entry in value):
         raise MalformedReply(f"the reply has no {what}")
     return value
-
-
-def same_prompt(reply: TokenReply, ask: TokenAsk) -> TokenReply:
-    """The reply, where the server saw the prompt that was sent. Raises ``MalformedReply``."""
-    if reply.prompt_tokens is not None and reply.prompt_tokens != list(ask.prompt):
-        raise MalformedReply(
-            f"the server saw another prompt: {len(reply.prompt_tokens)} tokens instead of {len(ask.prompt)}"
-        )
-    return reply
 
 
 def entries(value: Any, what: str) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ from environments.inference.token_wire import (
     checked_reply,
     entries,
     part,
-    same_prompt,
     token_ids,
     version_spans,
 )
@@ -76,7 +75,8 @@ class VLLMGenerate(_VLLMWire):
         for token, entry in zip(tokens, content, strict=False):
             if _id_of(entry) != token:
                 raise MalformedReply("the log-probabilities are of other tokens")
-        reply = checked_reply(
+        return checked_reply(
+            ask,
             tokens,
             [entry.get("logprob") for entry in content],
             _finish_reason(choice),
@@ -86,7 +86,6 @@ class VLLMGenerate(_VLLMWire):
             usage=_usage(payload, ask, tokens),
             model=str(payload.get("model") or ""),
         )
-        return same_prompt(reply, ask)
 
     def _content(self, choice: Mapping[str, Any]) -> list[dict[str, Any]]:
         return entries(part(choice, "logprobs").get("content"), "log-probabilities")
@@ -121,7 +120,8 @@ class VLLMCompletions(_VLLMWire):
         logprobs = part(choice, "logprobs").get("token_logprobs")
         if not isinstance(logprobs, list):
             raise MalformedReply("the reply has no log-probabilities")
-        reply = checked_reply(
+        return checked_reply(
+            ask,
             tokens,
             logprobs,
             _finish_reason(choice),
@@ -130,7 +130,6 @@ class VLLMCompletions(_VLLMWire):
             usage=_usage(payload, ask, tokens),
             model=str(payload.get("model") or ""),
         )
-        return same_prompt(reply, ask)
 
 
 class ExampleServerGenerate(_VLLMWire):
@@ -165,14 +164,14 @@ class ExampleServerGenerate(_VLLMWire):
         reasons = payload.get("finish_reasons")
         if not isinstance(reasons, list) or not reasons:
             raise MalformedReply("the reply has no finish_reasons")
-        reply = checked_reply(
+        return checked_reply(
+            ask,
             tokens,
             [position[token] for token, position in zip(tokens, positions, strict=True)],
             str(reasons[0]),
             prompt_tokens=payload.get("prompt_token_ids"),
             usage=_usage(payload, ask, tokens),
         )
-        return same_prompt(reply, ask)
 
     def _positions(self, payload: Mapping[str, Any]) -> list[dict[int, Any]]:
         """Per position the log-probabilities by token id."""

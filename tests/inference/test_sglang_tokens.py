@@ -85,6 +85,16 @@ def test_ids_that_contradict_the_log_probabilities_are_asked_for_again() -> None
         sample(server, "sglang")
 
 
+def test_a_stop_token_in_the_place_of_what_could_not_be_sampled_is_none() -> None:
+    def changed(payload: dict[str, Any]) -> dict[str, Any]:
+        payload["meta_info"]["finish_reason"] = {"type": "stop", "matched": "NaN happened"}
+        return payload
+
+    server = sglang()
+    server.broken = [None, changed]  # type: ignore[list-item]
+    assert sample(server, "sglang").timing.retries == 1
+
+
 def test_a_server_without_log_probabilities_is_refused() -> None:
     server = sglang()
     server.broken = [lambda payload: {"text": "hello", "meta_info": {"completion_tokens": 1}}]

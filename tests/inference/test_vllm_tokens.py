@@ -158,6 +158,14 @@ def _set_logprob(value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def _sampled(*tokens: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
+    def change(choice: dict[str, Any]) -> None:
+        entries = [{"token_id": token, "logprob": -1.0} for token in tokens]
+        choice.update(token_ids=list(tokens), logprobs={"content": entries}, stop_reason=None, **fields)
+
+    return change
+
+
 SPOILED: list[Callable[[dict[str, Any]], Any]] = [
     _set_logprob(-9999.0),
     _set_logprob(None),
@@ -169,6 +177,9 @@ SPOILED: list[Callable[[dict[str, Any]], Any]] = [
     lambda choice: choice.update(stop_reason=77),
     lambda choice: choice.update(finish_reason="tool_calls"),
     lambda choice: choice.update(token_ids=None),
+    _sampled(13, EOS, 14, EOS),
+    _sampled(*[13] * 2_000, finish_reason="length"),
+    lambda choice: choice.update(stop_reason="NaN happened"),
     lambda choice: choice.update(weight_versions=[{"version": "1", "start": 0, "end": 99}]),
 ]
 
@@ -269,11 +280,18 @@ def test_which_sampling_the_log_probabilities_leave_out_is_known() -> None:
         found = [
             manager.unaccounted({"temperature": 1.0}),
             manager.unaccounted({"temperature": 0.7, "extra_body": {"top_k": 20}}),
+            manager.unaccounted(
+                {"temperature": 1.0, "extra_body": {"logit_bias": {"5": 9}, "min_tokens": 0}}
+            ),
         ]
         return [sorted(next(iter(names.values()))) if names else None for names in found]
 
-    assert using(TokenServer(answer, raw=True), "vllm", work) == [None, ["temperature", "top_k"]]
-    assert using(TokenServer(answer), "vllm", work) == [None, None]
+    assert using(TokenServer(answer, raw=True), "vllm", work) == [
+        None,
+        ["temperature", "top_k"],
+        ["logit_bias"],
+    ]
+    assert using(TokenServer(answer), "vllm", work) == [None, None, None]
 
 
 def answers(server: TokenServer) -> list[dict[str, Any]]:
