@@ -104,14 +104,25 @@ def _dispatch(cls: RunnableEnvironment, argv: list[str], program: str) -> int:
     if arguments.help:
         return emit(cli_help.page(cls, subcommand, program, arguments.configs, arguments.flags))
     set_up_logging(arguments.log_level)
-    for option in arguments.ignored:
-        _log.warning("%s has no effect here", option)
+    note_odd_options(arguments)
     effective = resolve(cls, subcommand, config=arguments.configs, flags=arguments.flags)
     if arguments.print_config:
         from environments.configuration.rendering import render
 
         return emit(render(effective))
     return _run(cls, subcommand, effective)
+
+
+def note_odd_options(arguments: Arguments) -> None:
+    """Warn of options without an effect, and of those that were given twice."""
+    for option in arguments.ignored:
+        _log.warning("%s has no effect here", option)
+    last: dict[tuple[str, str], str] = {}
+    for section, name, text in arguments.flags:
+        earlier = last.get((section, name), text)
+        if earlier != text:
+            _log.warning("--%s.%s is given twice, and the last one counts", section, name)
+        last[section, name] = text
 
 
 def _run(cls: RunnableEnvironment, subcommand: Subcommand, effective: Effective) -> int:

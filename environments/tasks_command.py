@@ -162,7 +162,7 @@ def _options(words: Sequence[str], defaults: dict[str, str]) -> dict[str, str]:
 def _validate(source: str, options: Sequence[str]) -> int:
     import tempfile
 
-    from environments.cli import scan_for, set_up_logging
+    from environments.cli import note_odd_options, scan_for, set_up_logging
     from environments.foreground import RESUMED, run_in_foreground
 
     found, reports = _reporting()
@@ -172,6 +172,7 @@ def _validate(source: str, options: Sequence[str]) -> int:
         return emit(USAGE)
     _refuse_without_effect(arguments)
     set_up_logging("WARNING" if arguments.log_level == "INFO" else arguments.log_level)
+    note_odd_options(arguments)
     with tempfile.TemporaryDirectory(prefix="hermes-validate-") as scratch:
         effective, kept = _settings(environment, source, arguments, scratch)
         if arguments.print_config:

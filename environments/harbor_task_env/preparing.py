@@ -29,7 +29,8 @@ async def prepare(task: Task, sandbox: Sandbox, *, replay: bool) -> None:
 
     Raises ``SandboxError`` where a machine cannot be made what the task asks for.
     """
-    await sandbox.exec(["/bin/sh", "-c", _DIRECTORIES], cwd="/", timeout=60)
+    root = "0" if sandbox.info.backend == "docker" else None  # whose image may name another user
+    await sandbox.exec(["/bin/sh", "-c", _DIRECTORIES], cwd="/", timeout=60, user=root)
     if replay and task.dockerfile is not None:
         file = await asyncio.to_thread(read_dockerfile, task.dockerfile)
         await _replay(file, task, sandbox)
@@ -52,11 +53,13 @@ async def prepare_step(step: Step, sandbox: Sandbox) -> None:
 
 
 async def place_solution(task: Task, step: Step, sandbox: Sandbox) -> None:
-    """Put the solution where the oracle runs it."""
-    await upload_dir(sandbox, step.solution, SOLUTION)
+    """Put the solution where the oracle runs it, readable by whichever user that is."""
+    machine = await sandbox.as_user("0") if sandbox.info.backend == "docker" else sandbox
+    await upload_dir(machine, step.solution, SOLUTION)
     values = resolve_variables(task.solution_env, f"{task.name}: solution.env")
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
-    await sandbox.write_bytes(SOLUTION_VARIABLES, "".join(lines).encode())
+    await machine.write_bytes(SOLUTION_VARIABLES, "".join(lines).encode())
+    await machine.exec(["chmod", "-R", "a+rX", SOLUTION], cwd="/", timeout=60)
 
 
 async def wait_until_healthy(sandbox: Sandbox, check: Healthcheck, name: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tasks.making import make_task
 
 from environments.harbor_task_env.config import HarborTaskEnvConfig
-from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, verifier_timeout
+from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, user_of, verifier_timeout
 from environments.sandboxes.base import Capabilities
 from environments.tasks.directory import load_task
 from environments.tasks.model import Task
@@ -112,3 +112,14 @@ def test_a_dockerfile_that_cannot_be_replayed(tmp_path: Path) -> None:
 def test_creation_is_bounded_by_max_concurrent_tasks() -> None:
     assert config(max_concurrent_tasks=3).sandbox_creation_concurrency == 3
     assert config(max_concurrent_tasks=3, sandbox_creation_concurrency=5).sandbox_creation_concurrency == 5
+
+
+def test_the_user_of_a_replayed_dockerfile(tmp_path: Path) -> None:
+    task = a_task(tmp_path, "", dockerfile="FROM x\nUSER app\nRUN id\n")
+    local = config(terminal_backend="local", task_images="replay")
+    assert misfits(task, local, LOCAL) == [
+        "its Dockerfile switches to the user 'app', which the local backend cannot do"
+    ]
+    replayed = config(task_images="replay")
+    assert misfits(task, replayed, DOCKER) == [] and user_of(task, replayed, None) == "app"
+    assert user_of(task, replayed, "other") == "other" and user_of(task, config(), None) is None

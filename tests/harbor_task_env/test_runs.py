@@ -275,6 +275,26 @@ def test_a_subclass_may_score_in_its_own_way(tmp_path: Path) -> None:
     assert attempt.metrics["checked"] == 1.0
 
 
+def test_a_task_that_changes_while_a_run_is_on_is_not_graded_with_what_it_became(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    for name in ("changed", "gone", "same", "touched"):
+        make_task(tasks / name, QUIET)
+
+    class Disturbed(HarborTaskEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+            (tasks / "changed" / "tests" / "test.sh").write_text(f"#!/bin/bash\necho 0 > {REWARD}\n")
+            shutil.rmtree(tasks / "gone")
+            (tasks / "touched" / "tests" / "test.sh").touch()
+            return await super().evaluate()
+
+    report = run(tmp_path, tasks, cls=Disturbed)
+    found = {a.item_id: (a.outcome, a.reward, len(a.failures)) for a in report.attempts}
+    assert found["same"] == found["touched"] == (Outcome.SCORED, 1.0, 0)
+    assert found["changed"] == found["gone"] == (Outcome.SANDBOX_ERROR, None, 1)
+    again = {a.item_id: a.reward for a in run(tmp_path, tasks).attempts}
+    assert again == {"changed": 0.0, "same": 1.0, "touched": 1.0}
+
+
 def test_groups_for_training(tmp_path: Path) -> None:
     output = tmp_path / "groups.jsonl"
     settings = {

@@ -8,7 +8,7 @@ import pytest
 
 from environments.tasks.directory import load_task
 from environments.tasks.dockerfile import Copy, Run, read_dockerfile
-from environments.tasks.lint import check
+from environments.tasks.lint import check, faults, unsolved, unsupported
 from tasks.making import make_task
 
 QUIET = '[environment]\nnetwork_mode = "no-network"\n[agent]\ntimeout_sec = 60\n'
@@ -85,3 +85,47 @@ def test_a_dockerfile_is_replayed_from_its_last_stage(tmp_path: Path) -> None:
         Run("touch 'x y'", "/app/sub", variables),
     ]
     assert found.problems == ["COPY --from=build /x /y", "ADD https://example.org/x /z"]
+
+
+def test_users_of_a_dockerfile_are_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text(
+        "FROM x\nARG WHO=app\nRUN useradd app\nUSER $WHO\nRUN id\nUSER 0:0\nRUN id\n"
+        "COPY --chown=other:staff a /a\nCOPY --chown=root b /b\nUSER app:app\n"
+    )
+    replay = read_dockerfile(path)
+    assert [a.user if isinstance(a, Run) else a.owner for a in replay.actions] == [
+        *(None, "app", None),
+        *("other:staff", None),
+    ]
+    assert replay.user == "app:app" and replay.users == ["app", "other:staff", "app:app"]
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        ("/", True),
+        ("//", True),
+        ("/.", True),
+        ("/proc/self", True),
+        ("/dev", True),
+        (".", False),
+        ("/app", False),
+    ],
+)
+def test_a_whole_machine_is_no_artifact(tmp_path: Path, source: str, refused: bool) -> None:
+    settings = f'artifacts = ["{source}"]\n{QUIET}[verifier]\nenvironment_mode = "separate"\n'
+    found = findings(make_task(tmp_path / "t", settings))
+    assert any("cannot be carried to another" in text for text in found) == refused
+    assert findings(make_task(tmp_path / "shared", f'artifacts = ["{source}"]\n{QUIET}')) == []
+
+
+def test_what_is_not_supported_is_no_fault(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "t", QUIET + '[[environment.mcp_servers]]\nname = "a"\n')
+    loaded = load_task(task)
+    assert faults(loaded) == [] and "MCP servers" in unsupported(loaded)[0] and unsolved(loaded) == []
+    (task / "instruction.md").unlink()
+    (task / "solution" / "solve.sh").unlink()
+    loaded = load_task(task)
+    assert faults(loaded) == ["instruction.md is missing or empty"]
+    assert unsolved(loaded) == ["solution/solve.sh is missing"]

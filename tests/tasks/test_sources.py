@@ -304,3 +304,21 @@ def test_globs_choose_and_unknown_names_are_errors(tmp_path: Path) -> None:
         select(tasks, None, ["nothing-*"])
     with pytest.raises(ConfigError, match="leave no task"):
         select(tasks, ["git-*"], ["git-*"])
+
+
+def test_all_that_git_says_is_told_without_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\necho "remote: You are not allowed to read it" >&2\n'
+        "echo \"fatal: unable to access 'https://me:secret@host/r.git/': 403\" >&2\nexit 128\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    with pytest.raises(ConfigError) as caught:
+        load_tasks("https://me:secret@host/r.git", cache=tmp_path / "cache")
+    told = str(caught.value)
+    assert told.startswith("git ls-remote failed: remote: You are not allowed") and "403" in told
+    assert "secret" not in told

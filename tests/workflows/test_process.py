@@ -289,6 +289,28 @@ def test_another_configuration_is_refused_and_a_new_start_keeps_the_old_file(tmp
     assert len(list(tmp_path.glob("out*.jsonl"))) == 2
 
 
+def test_what_differs_at_a_draw_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Changing(NumberEnv):
+        first, text = 0, "old"
+
+        async def get_next_item(self) -> Item | None:
+            self.position += 1
+            number = self.position - 1 + self.first
+            return {"id": f"n{number}", "number": number, "prompt": self.text}
+
+    def again(**changes: Any) -> str:
+        config = environment(tmp_path / "out.jsonl", total_steps=2).config
+        env = type("Env", (Changing,), changes)(config, [APIServerConfig(server_type="nop")])
+        assert asyncio.run(env.process_manager()).groups == 2
+        return capsys.readouterr().err
+
+    again()
+    told = again(text="new")
+    assert "draw 0 gave the item n0 with another content (prompt: 'old', now 'new')" in told
+    told = again(first=5)
+    assert "draw 0 gave the item n5, and n0 in the earlier run; its finished group is kept" in told
+
+
 def test_limit_and_item_ids(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     env = environment(path, item_ids=["n3", "n1*"], limit=3, total_steps=3)
