@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 ServerType = Literal["openai", "vllm", "sglang", "trl", "llamacpp", "oracle", "nop"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -86,20 +86,20 @@ class APIServerConfig(ServerBaseline):
     context_length: int | None = Field(
         default=None, description="The model's context, where the server hides it."
     )
-    prompt_price: float | None = Field(
+    prompt_price: FiniteFloat | None = Field(
         default=None,
         ge=0,
         allow_inf_nan=False,
         description="US dollars per million prompt tokens. Unset: the cost is what the server states, if it "
         "does.",
     )
-    cached_price: float | None = Field(
+    cached_price: FiniteFloat | None = Field(
         default=None,
         ge=0,
         allow_inf_nan=False,
         description="The same for prompt tokens from the server's cache; unset: as prompt_price.",
     )
-    completion_price: float | None = Field(
+    completion_price: FiniteFloat | None = Field(
         default=None, ge=0, allow_inf_nan=False, description="The same for completion tokens."
     )
 
@@ -139,10 +139,12 @@ class BaseEnvConfig(BaseModel):
     eval_handling: Annotated[EvalHandlingEnum, BeforeValidator(_enum_value)] = Field(
         default=EvalHandlingEnum.STOP_TRAIN, description="What training does while an evaluation runs."
     )
-    eval_limit_ratio: float = Field(
+    eval_limit_ratio: FiniteFloat = Field(
         default=0.5, description="Share of workers left to training with LIMIT_TRAIN."
     )
-    inference_weight: float = Field(default=1.0, description="Weight of this environment beside others.")
+    inference_weight: FiniteFloat = Field(
+        default=1.0, description="Weight of this environment beside others."
+    )
     batch_size: int = Field(default=-1, description="Sequences in a training batch; -1: as the trainer says.")
     max_batches_offpolicy: int = Field(default=3, description="Batches that may wait for the trainer.")
     tokenizer_name: str = Field(
@@ -171,8 +173,12 @@ class BaseEnvConfig(BaseModel):
     )
     min_items_sent_before_logging: int = Field(default=2, description="Groups sent between two logs.")
     include_messages: bool = Field(default=False, description="Keep the conversation in each group.")
-    min_batch_allocation: float | None = Field(default=None, description="Smallest share of a batch, 0 to 1.")
-    worker_timeout: float = Field(default=600, description="serve: seconds until a group counts as stuck.")
+    min_batch_allocation: FiniteFloat | None = Field(
+        default=None, description="Smallest share of a batch, 0 to 1."
+    )
+    worker_timeout: FiniteFloat = Field(
+        default=600, description="serve: seconds until a group counts as stuck."
+    )
     thinking_mode: bool = Field(
         default=False, description="Ask the model to think before it answers (adds to the system prompt)."
     )
@@ -200,7 +206,7 @@ class BaseEnvConfig(BaseModel):
     verifier_error_retries: int = Field(
         default=2, ge=0, description="New gradings after a failure of the verifier."
     )
-    retry_backoff: float = Field(
+    retry_backoff: FiniteFloat = Field(
         default=1.0, ge=0, description="Seconds before the first new rollout; doubles."
     )
     failed_attempts: Literal["refill", "smaller"] = Field(
@@ -222,7 +228,7 @@ class BaseEnvConfig(BaseModel):
         description="serve: sequences longer than the trainer takes are left out, or end with the last "
         "reply that fits.",
     )
-    rollout_timeout: float | None = Field(
+    rollout_timeout: FiniteFloat | None = Field(
         default=None,
         gt=0,
         description="Seconds the agent may work on one item; then it is graded as it stands.",
@@ -231,10 +237,12 @@ class BaseEnvConfig(BaseModel):
         default="working",
         description="Whether waiting for rate limits and queues counts against rollout_timeout.",
     )
-    reward_timeout: float | None = Field(default=600, gt=0, description="Seconds compute_reward may take.")
-    top_p: float | None = Field(default=None, description="Nucleus sampling.")
+    reward_timeout: FiniteFloat | None = Field(
+        default=600, gt=0, description="Seconds compute_reward may take."
+    )
+    top_p: FiniteFloat | None = Field(default=None, description="Nucleus sampling.")
     token_budget: int | None = Field(default=None, ge=1, description="Completion tokens one rollout may use.")
-    cost_budget: float | None = Field(
+    cost_budget: FiniteFloat | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
@@ -256,7 +264,7 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         default=None, description="Named probability distribution that toolsets are drawn from, per group."
     )
     max_agent_turns: int = Field(default=30, ge=1, description="Model calls per rollout.")
-    agent_temperature: float = Field(default=1.0, ge=0, description="Sampling temperature.")
+    agent_temperature: FiniteFloat = Field(default=1.0, ge=0, description="Sampling temperature.")
     system_prompt: str | None = Field(default=None, description="System message.")
     terminal_backend: str = Field(
         default="local",
@@ -312,13 +320,13 @@ class HermesAgentEnvConfig(BaseEnvConfig):
     web_cache_directory: str | None = Field(
         default=None, description="Directory of recorded web answers; unset: in the run's own."
     )
-    web_timeout: float = Field(default=30.0, gt=0, description="Seconds for one page or one search.")
+    web_timeout: FiniteFloat = Field(default=30.0, gt=0, description="Seconds for one page or one search.")
     web_max_bytes: int = Field(default=10_000_000, ge=1, description="Longest page that is read.")
     web_robots: bool = Field(default=True, description="Leave alone what robots.txt forbids programs.")
     browser_path: str | None = Field(
         default=None, description="Chromium program of the browser tools; unset: found in PATH."
     )
-    browser_timeout: float = Field(
+    browser_timeout: FiniteFloat = Field(
         default=30.0, gt=0, description="Seconds for a page to load or an action to take effect."
     )
     browser_max_contexts: int = Field(
@@ -357,7 +365,9 @@ class HermesAgentEnvConfig(BaseEnvConfig):
         default=None,
         description="Its home directory (HERMES_HOME) for all rollouts; unset: an empty one for each.",
     )
-    hermes_timeout: float = Field(default=300.0, gt=0, description="Seconds of one call of such a tool.")
+    hermes_timeout: FiniteFloat = Field(
+        default=300.0, gt=0, description="Seconds of one call of such a tool."
+    )
     allow_unisolated: bool = Field(
         default=False, description="Let a model run commands although this machine offers no isolation."
     )

@@ -128,6 +128,8 @@ def read_text(annotation: Any, text: str) -> Any:
         return word in _TRUE
     if containers:
         return _read_container(containers, text)
+    if {int, float} & set(arms) and ("_" in text or not text.strip().isascii()):
+        raise ValueError("write a number with the digits 0 to 9 and nothing between them")
     return text
 
 

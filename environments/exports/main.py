@@ -199,17 +199,26 @@ class _Export:
 
 
 def _bound(text: str) -> float:
-    number = float(text)
+    number = _number(text)
     if math.isnan(number):
         raise argparse.ArgumentTypeError("a number is needed")
     return number
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1 is needed")
-    return number
+    number = _number(text)
+    if number < 1 or not number.is_integer():
+        raise argparse.ArgumentTypeError("a whole number is needed, at least 1")
+    return int(number)
+
+
+def _number(text: str) -> float:
+    from environments.records import plain_number
+
+    try:
+        return plain_number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _names(text: str | None, option: str, kind: Any) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from environments.config import HermesAgentEnvConfig
 
@@ -21,6 +21,16 @@ TERMINAL_AGENT: dict[str, Any] = {
     "terminal_timeout": 300,
 }
 """Initial settings of every environment over such tasks."""
+
+MOST_SECONDS = 1e7
+"""Largest time-out where a task names none: four months."""
+MOST_TIMES = 1000.0
+"""Largest multiplier: more is a mistake."""
+
+
+def _times(description: str) -> Any:
+    return Field(default=1.0, gt=0, le=MOST_TIMES, description=description)
+
 
 _WITHOUT_EFFECT: dict[str, Any] = {"result_affecting": False}
 
@@ -54,15 +64,15 @@ class HarborTaskEnvConfig(HermesAgentEnvConfig):
         json_schema_extra=_WITHOUT_EFFECT,
     )
     task_timeout: float = Field(
-        default=1800, gt=0, description="Seconds for the agent where the task does not say."
+        default=1800, gt=0, le=MOST_SECONDS, description="Seconds for the agent where the task does not say."
     )
     test_timeout: float = Field(
-        default=600, gt=0, description="Seconds for the tests where the task does not say."
+        default=600, gt=0, le=MOST_SECONDS, description="Seconds for the tests where the task does not say."
     )
-    agent_timeout_multiplier: float = Field(default=1.0, gt=0, description="Times the agent's seconds.")
-    verifier_timeout_multiplier: float = Field(default=1.0, gt=0, description="Times the tests' seconds.")
-    cpus_multiplier: float = Field(default=1.0, gt=0, description="Times the CPUs a task asks for.")
-    memory_multiplier: float = Field(default=1.0, gt=0, description="Times the memory a task asks for.")
+    agent_timeout_multiplier: float = _times("Times the agent's seconds.")
+    verifier_timeout_multiplier: float = _times("Times the tests' seconds.")
+    cpus_multiplier: float = _times("Times the CPUs a task asks for.")
+    memory_multiplier: float = _times("Times the memory a task asks for.")
     max_concurrent_tasks: int = Field(
         default=8, ge=1, description="Sandboxes created at the same time; bounds no rollouts."
     )
@@ -72,7 +82,7 @@ class HarborTaskEnvConfig(HermesAgentEnvConfig):
     sandbox_network: Literal["none", "public"] = Field(
         default="public", description="Network of the sandbox where the task does not say."
     )
-    reward_timeout: float | None = Field(
+    reward_timeout: FiniteFloat | None = Field(
         default=None, gt=0, description="Seconds for a whole grading; unset: the tests' own time alone."
     )
     verifier_error_retries: int = Field(

@@ -41,7 +41,7 @@ def spec_of(task: Task, config: Any, machine: Machine | None = None) -> SandboxS
     """The sandbox of a task, or of its separate verifier's ``machine``."""
     own = machine or task.machine
     mode: Any = network_mode(own, config)
-    memory = own.memory_mb and int(own.memory_mb * config.memory_multiplier)
+    memory = own.memory_mb and max(1, round(own.memory_mb * config.memory_multiplier))
     work = sum(agent_timeout(s, config) + 2 * verifier_timeout(s, config) for s in task.steps)
     return SandboxSpec(
         image=image_of(task, config, own),

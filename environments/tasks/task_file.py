@@ -60,7 +60,7 @@ def parse(text: str, where: str) -> Settings:
     solution, package = _section(root, "solution", where), _section(root, "task", where)
     environment = _section(root, "environment", where)
     metadata = _section(root, "metadata", where).rest
-    timeout, user = agent.number("timeout_sec"), agent.user("user")
+    timeout, user = agent.seconds("timeout_sec"), agent.user("user")
     general = _verifier(verifier, Verifier(), unknown, "verifier")
     artifacts = _artifacts(root, where)
     found = Settings(
@@ -102,7 +102,7 @@ def _machine(table: Table, unknown: dict[str, Any], place: str) -> Machine:
     check = table.table("healthcheck")
     machine = Machine(
         docker_image=table.text("docker_image"),
-        build_timeout=table.number("build_timeout_sec") or DEFAULT_TIMEOUT,
+        build_timeout=table.seconds("build_timeout_sec") or DEFAULT_TIMEOUT,
         cpus=table.number("cpus"),
         memory_mb=table.megabytes("memory_mb", "memory"),
         storage_mb=table.megabytes("storage_mb", "storage"),
@@ -126,7 +126,7 @@ def _healthcheck(table: Table, unknown: dict[str, Any], place: str) -> Healthche
     found = Healthcheck(
         command=command or "",
         interval=default.interval if interval is None else interval,
-        timeout=table.number("timeout_sec") or default.timeout,
+        timeout=table.seconds("timeout_sec") or default.timeout,
         start_period=default.start_period if period is None else period,
         start_interval=default.start_interval if start is None else start,
         retries=default.retries if retries is None else retries,
@@ -145,7 +145,7 @@ def _verifier(table: Table, base: Verifier, unknown: dict[str, Any], place: str)
         raise ConfigError(f"{table.where}: [{place}] is shared, so it has no environment of its own")
     env = table.environment()
     found = Verifier(
-        timeout=table.number("timeout_sec") or base.timeout,
+        timeout=table.seconds("timeout_sec") or base.timeout,
         env={**base.env, **env},
         user=table.user("user") or base.user,
         mode=mode or ("separate" if own is not None else base.mode),
@@ -188,7 +188,7 @@ def _steps(
         found.append(
             StepSettings(
                 name=name,
-                agent_timeout=agent.number("timeout_sec"),
+                agent_timeout=agent.seconds("timeout_sec"),
                 agent_user=agent.user("user"),
                 verifier=_verifier(verifier, general, unknown, f"{place}.verifier"),
                 min_reward=table.reward("min_reward"),

@@ -9,8 +9,11 @@ from typing import Any
 
 from environments.errors import ConfigError
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)I?B?\s*", re.IGNORECASE)
 _MEGABYTES = {"": 1 / 1024**2, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+_MOST = 1e9
+"""Thirty years of seconds: more is a mistake, and no clock of an engine takes it."""
 
 
 class Table:
@@ -87,6 +90,13 @@ class Table:
         if value < least:
             raise self._wrong(name, value, f"at least {least:g}")
         return float(value)
+
+    def seconds(self, name: str) -> float | None:
+        """A number of seconds above 0, and no more than makes sense."""
+        value = self.number(name)
+        if value is not None and not 0 < value <= _MOST:
+            raise self._wrong(name, value, f"above 0 and at most {_MOST:g}")
+        return value
 
     def whole(self, name: str, *, least: int = 0) -> int | None:
         """A whole number of at least ``least``."""

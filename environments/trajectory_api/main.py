@@ -196,14 +196,16 @@ def _token(arguments: argparse.Namespace) -> str | None:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return int(text)
 
 
 def _seconds(text: str) -> float:
+    from environments.records import plain_number
+
     try:
-        seconds = float(text)
+        seconds = plain_number(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
@@ -212,7 +214,7 @@ def _seconds(text: str) -> float:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
+    if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port: a number from 0 to 65535 is needed")
     return int(text)
 

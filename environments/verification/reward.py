@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.errors import VerifierError
-from environments.records import LARGEST_NUMBER, is_finite_number
+from environments.records import LARGEST_NUMBER, is_finite_number, plain_number
 from environments.sandboxes.base import Sandbox
 
 LOGS = "/logs/verifier"
@@ -69,7 +69,7 @@ def parse_text(data: bytes) -> Score:
     """One finite number."""
     text = data.decode("utf-8", "replace").strip()
     try:
-        value = float(text)
+        value = plain_number(text)
     except ValueError:
         raise VerifierError(f"{TEXT_FILE} holds {_shown(data)}; it must be a number") from None
     return Score(_finite(value, TEXT_FILE), REWARD_KEY)

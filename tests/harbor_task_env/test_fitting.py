@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tasks.making import make_task
 
+from environments.command_line import main
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, user_of, verifier_timeout
 from environments.sandboxes.base import Capabilities
@@ -123,3 +124,32 @@ def test_the_user_of_a_replayed_dockerfile(tmp_path: Path) -> None:
     replayed = config(task_images="replay")
     assert misfits(task, replayed, DOCKER) == [] and user_of(task, replayed, None) == "app"
     assert user_of(task, replayed, "other") == "other" and user_of(task, config(), None) is None
+
+
+FACTORS = ("agent_timeout_multiplier", "verifier_timeout_multiplier", "cpus_multiplier", "memory_multiplier")
+
+
+@pytest.mark.parametrize("name", [*FACTORS, "task_timeout", "test_timeout", "rollout_timeout", "top_p"])
+@pytest.mark.parametrize("text", ["inf", "1_0", "\uff11\uff12", "nan", "Infinity"])
+def test_what_is_no_number_for_a_setting_is_refused(
+    name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["harbor_task", "evaluate", "--env.dataset_name", "tasks", f"--env.{name}", text]) == 2
+    assert f"--env.{name}: expected float" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [*FACTORS, "task_timeout", "test_timeout"])
+def test_numbers_without_sense_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("1e300", "0", "-1"):
+        assert main(["harbor_task", "evaluate", "--env.dataset_name", "tasks", f"--env.{name}", text]) == 2
+        assert f"--env.{name}: expected float > 0 and <= " in capsys.readouterr().err
+
+
+def test_a_whole_number_is_written_with_plain_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("1_0", "\uff11"):
+        assert main(["harbor_task", "evaluate", "--env.dataset_name", "tasks", "--env.limit", text]) == 2
+        assert "--env.limit: expected int" in capsys.readouterr().err
+    assert main(["export", "sft", "nowhere", "out.jsonl", "--top", "4"]) == 1
+    for text in ("1_0", "\uff11", "1.5", "0"):
+        with pytest.raises(SystemExit):
+            main(["export", "sft", "nowhere", "out.jsonl", "--top", text])

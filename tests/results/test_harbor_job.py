@@ -101,3 +101,23 @@ def test_the_job_of_another_run_is_left_alone(tmp_path: Path) -> None:
         (job / "result.json").write_text(content)
         assert main(["export", "harbor", str(run), str(job)]) == 2
         assert [path.name for path in job.iterdir()] == ["result.json"]
+
+
+def test_what_cannot_be_written_or_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, file = a_run(tmp_path), tmp_path / "file"
+    file.write_text("x")
+    (tmp_path / "job" / "result.json").mkdir(parents=True)
+    for target in (file, file / "job", Path("/proc/job"), tmp_path / ("a" * 300), tmp_path / "job"):
+        assert main(["export", "harbor", str(run), str(target)]) in (1, 2)
+        out = capsys.readouterr()
+        assert out.err.startswith("error: ") and out.err.count("\n") == 1 and not out.out
+
+
+def test_a_run_without_attempts_is_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunStore.open(tmp_path / "run", manifest(), resume=True):
+        pass
+    assert main(["export", "harbor", str(tmp_path / "run"), str(tmp_path / "job")]) == 1
+    assert "has no attempt: there is nothing to export" in capsys.readouterr().err
+    assert not (tmp_path / "job").exists()

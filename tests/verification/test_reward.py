@@ -54,7 +54,21 @@ def test_what_is_no_reward_in_json(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"one", b"nan", b"inf", b"-inf", b"1 1", b"1e999", b"1e308", b"-1e101"]
+    "data",
+    [
+        b"",
+        b"one",
+        b"nan",
+        b"inf",
+        b"-inf",
+        b"1 1",
+        b"1e999",
+        b"1e308",
+        b"-1e101",
+        b"1_0",
+        "\uff11".encode(),
+        "\u0661".encode(),
+    ],
 )
 def test_what_is_no_reward_in_text(data: bytes) -> None:
     with pytest.raises(VerifierError, match=r"reward\.txt"):

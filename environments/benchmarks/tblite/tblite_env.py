@@ -20,6 +20,7 @@ from environments.benchmarks.terminalbench_2.terminalbench2_env import (
     TerminalBench2EvalConfig,
     TerminalBench2EvalEnv,
 )
+from environments.harbor_task_env.config import MOST_SECONDS
 
 
 class TBLiteEvalConfig(TerminalBench2EvalConfig):
@@ -30,7 +31,7 @@ class TBLiteEvalConfig(TerminalBench2EvalConfig):
         description="Dataset of the Hub, or a directory, table or repository of tasks.",
     )
     task_timeout: float = Field(
-        default=1200, gt=0, description="Seconds for the agent where the task does not say."
+        default=1200, gt=0, le=MOST_SECONDS, description="Seconds for the agent where the task does not say."
     )
 
 

@@ -21,7 +21,7 @@ from pydantic import Field
 from environments.base_env import is_overridden
 from environments.benchmark_env import BenchmarkEnv
 from environments.config import APIServerConfig, EvalHandlingEnum, hosted_model
-from environments.harbor_task_env.config import TERMINAL_AGENT, HarborTaskEnvConfig
+from environments.harbor_task_env.config import MOST_SECONDS, TERMINAL_AGENT, HarborTaskEnvConfig
 from environments.harbor_task_env.tasks_env import HarborTasks
 from environments.records import Item, ScoredDataItem
 
@@ -34,7 +34,7 @@ class TerminalBench2EvalConfig(HarborTaskEnvConfig):
         description="Dataset of the Hub, or a directory, table or repository of tasks.",
     )
     test_timeout: float = Field(
-        default=180, gt=0, description="Seconds for the tests where the task does not say."
+        default=180, gt=0, le=MOST_SECONDS, description="Seconds for the tests where the task does not say."
     )
 
 
