@@ -30,4 +30,6 @@ def label(text: str) -> str:
 
 
 def _shown(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is no UTF-8
+        code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -29,6 +29,10 @@ def test_any_text_is_harmless(text: str) -> None:
     assert label(text).isprintable() or not any(c in label(text) for c in "\t\n\r\x1b")
 
 
+def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
+    assert harmless("lat\udce9n \ud800") == "lat\\xe9n \\ud800"
+
+
 def test_what_is_printed_is_harmless(capsys: pytest.CaptureFixture[str]) -> None:
     emit(WILD + "\n")
     tell(WILD + "\n")

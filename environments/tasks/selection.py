@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from environments.cli_output import plural
 from environments.errors import ConfigError, UnknownName
 from environments.globs import chosen
 from environments.tasks.model import Task
@@ -51,6 +52,6 @@ def _named(names: Sequence[str], globs: Sequence[str], option: str) -> set[str]:
     found: set[str] = set()
     for glob in globs:
         if not (these := meant(glob, names)):
-            raise UnknownName("task", glob, names, f"{option} (there are {len(names)} tasks)")
+            raise UnknownName("task", glob, names, f"{option} (of {plural(len(names), 'task')})")
         found |= these
     return found

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environments.attempt_scope import GroupScope
+from environments.cli_output import plural
 from environments.errors import ConfigError, HermesError, RunAborted, UnknownName, refusing
 from environments.globs import matches
 from environments.grouping import new_group
@@ -262,7 +263,7 @@ def check_globs(globs: list[str] | None, known: list[str]) -> None:
     """Raise ``UnknownName`` for a glob that matches no item."""
     for glob in globs or []:
         if not any(matches(name, glob) for name in known):
-            raise UnknownName("item", glob, known, f"--env.item_ids (there are {len(known)} items)")
+            raise UnknownName("item", glob, known, f"--env.item_ids (of {plural(len(known), 'item')})")
 
 
 _MISSING = object()

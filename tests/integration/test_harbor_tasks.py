@@ -82,6 +82,48 @@ def test_an_agent_is_the_user_that_its_task_names(tmp_path: Path, monkeypatch: p
     assert attempt.verdict is not None and attempt.reward == 1.0, attempt.failures or attempt.messages
 
 
+@pytest.mark.parametrize("images", ["own", "replay"])
+def test_the_user_of_a_dockerfile_works_and_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: str
+) -> None:
+    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
+    if not host:
+        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
+    monkeypatch.setenv("DOCKER_HOST", host)
+    user = "RUN useradd --create-home worker\nWORKDIR /app\nCOPY --chown=worker given .\nUSER worker\n"
+    made = "RUN id -un > /home/worker/built\n"
+    task = make_task(
+        tmp_path / "tasks" / "worker",
+        '[environment]\nnetwork_mode = "no-network"\n',
+        test='#!/bin/bash\n[ "$(cat ~/built)$(id -un)$(cat ~/who)$(stat -c %U /app/given)" = '
+        "workerworkerworkerworker ]\necho $((! $?)) > /logs/verifier/reward.txt\n",
+        solve="#!/bin/bash\nid -un > ~/who; touch /logs/artifacts/mine\n",
+        dockerfile=f"FROM sandbox/debian\n{user}{made}",
+    )
+    (task / "environment" / "given").write_text("x")
+    settings = {"terminal_backend": "docker", "docker_image": "sandbox/debian", "task_images": images}
+    (attempt,) = run(tmp_path, tmp_path / "tasks", **settings).attempts
+    assert attempt.verdict is not None and attempt.reward == 1.0, attempt.failures or attempt.messages
+
+
+def test_tests_as_a_user_of_their_own_can_write_the_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
+    if not host:
+        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
+    monkeypatch.setenv("DOCKER_HOST", host)
+    make_task(
+        tmp_path / "tasks" / "nobody",
+        '[verifier]\nuser = "nobody"\n[environment]\nnetwork_mode = "no-network"\n',
+        test='#!/bin/bash\n[ "$(id -un)" = nobody ]; echo $((! $?)) > /logs/verifier/reward.txt\n',
+        dockerfile="FROM sandbox/debian\n",
+    )
+    settings = {"terminal_backend": "docker", "task_images": "own"}
+    (attempt,) = run(tmp_path, tmp_path / "tasks", **settings).attempts
+    assert attempt.verdict is not None and attempt.reward == 1.0, attempt.failures or attempt.messages
+
+
 def test_files_and_processes_are_those_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     host = os.environ.get("HERMES_TEST_DOCKER_HOST")
     if not host:

@@ -120,6 +120,6 @@ def test_a_filter_that_matches_nothing_names_what_comes_near() -> None:
         ("fix-*", "there are 5000: task-0, task-1, "),
         ("*sk-4999?", "did you mean task-4999"),
     ):
-        with pytest.raises(UnknownName, match="there are 5000 tasks") as caught:
+        with pytest.raises(UnknownName, match="of 5000 tasks") as caught:
             select_names(many, [glob], None)
         assert said in str(caught.value) and len(str(caught.value)) < 250
