@@ -7,9 +7,7 @@ before the next begins; the conversations stand one after the other in the recor
 from __future__ import annotations
 
 import asyncio
-import json
-import shlex
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +30,7 @@ from environments.errors import (
 from environments.harbor_task_env.config import HarborTaskEnvConfig
 from environments.harbor_task_env.fitting import agent_timeout, misfits, spec_of, user_of, verifier_timeout
 from environments.harbor_task_env.preparing import RUN_SOLUTION
+from environments.harbor_task_env.refusals import WITHOUT_ENGINE, cure, listed
 from environments.harbor_task_env.steps import SteppedResult, check_evidence, combined, falls_short
 from environments.harbor_task_env.trials import Trials
 from environments.harbor_task_env.watching import TaskChanged, Watch
@@ -39,6 +38,7 @@ from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Ending, Item, Message, Verdict
 from environments.tasks.lint import faults, unsolved
 from environments.tasks.model import Step, Task
+from environments.tasks.variables import missing_variables
 from environments.terminal_text import label
 
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ if TYPE_CHECKING:
     from environments.tool_context import ToolContext
     from environments.tools.base import ToolSettings
 
-_MOST_SHOWN = 20
-_WITHOUT_ENGINE = (
-    "  without an engine: --env.terminal_backend local --env.task_images replay carries out each task's "
-    "Dockerfile on this machine"
-)
 _ORACLE_PATIENCE = 86_400
 """Seconds that one command of the oracle may take; the agent's own time ends it before."""
 
@@ -79,7 +74,7 @@ class HarborTasks(HermesAgentBaseEnv):
         except (SandboxError, MissingExtra, AccessDenied, ConfigError) as error:
             if isinstance(error, UnknownName) or self.config.terminal_backend == "local":
                 raise
-            raise RunAborted(f"{error}\n{_WITHOUT_ENGINE}") from error
+            raise RunAborted(f"{error}\n{WITHOUT_ENGINE}") from error
 
     # Items.
 
@@ -126,7 +121,7 @@ class HarborTasks(HermesAgentBaseEnv):
     def note_resembling(self, resembling: Mapping[str, str]) -> None:
         """Say once what looks like a task and is left out as it is none."""
         if resembling and self.active_run is not None:
-            lines = _list([f"{label(name)}: {text}" for name, text in resembling.items()])
+            lines = listed([f"{label(name)}: {text}" for name, text in resembling.items()])
             self.active_run.note(f"these are no tasks:\n{lines}")
 
     def load_tasks(self) -> TaskSet:
@@ -151,7 +146,7 @@ class HarborTasks(HermesAgentBaseEnv):
     def refuse_broken(self, broken: Mapping[str, str]) -> None:
         """Raise ``ConfigError`` where a chosen task cannot be read."""
         if broken:
-            raise ConfigError(f"tasks that cannot be read ({_cure(broken)}):\n{_list(broken.values())}")
+            raise ConfigError(f"tasks that cannot be read ({cure(broken)}):\n{listed(broken.values())}")
 
     def refuse_misfits(self, tasks: list[Task]) -> None:
         """Raise ``ConfigError`` where a task has a fault, or cannot be run on this backend."""
@@ -159,8 +154,8 @@ class HarborTasks(HermesAgentBaseEnv):
         if found:
             lines = [f"{label(name)}: {'; '.join(reasons)}" for name, reasons in found.items()]
             raise ConfigError(
-                f"{len(found)} of {plural(len(tasks), 'task')} cannot be run here ({_cure(found)}):\n"
-                f"{_list(lines)}"
+                f"{len(found)} of {plural(len(tasks), 'task')} cannot be run here ({cure(found)}):\n"
+                f"{listed(lines)}"
             )
 
     def misfits(self, task: Task) -> list[str]:
@@ -173,7 +168,14 @@ class HarborTasks(HermesAgentBaseEnv):
             )
         found = misfits(task, self.config, self._backend.capabilities)
         runs_solutions = self.policy == "oracle" and not is_overridden(self, "oracle", HarborTasks)
-        return found + unsolved(task) if runs_solutions else found
+        if not runs_solutions:
+            return found
+        unset = missing_variables(task.solution_env)
+        return [
+            *found,
+            *unsolved(task),
+            *(f"its solution needs the variable {name}, which is not set here" for name in unset),
+        ]
 
     def items(self) -> list[dict[str, Any]]:
         """One item for each task. The digest makes a changed task another item."""
@@ -373,18 +375,3 @@ def item_of(task: Task) -> dict[str, Any]:
         "digest": task.digest,
         "steps": len(task.steps),
     }
-
-
-def _list(lines: Collection[str]) -> str:
-    shown = [f"  {line}" for line in list(lines)[:_MOST_SHOWN]]
-    more = [f"  and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
-    return "\n".join([*shown, *more])
-
-
-def _cure(names: Collection[str]) -> str:
-    """What leaves tasks out, ready to be typed where they are few."""
-    if len(names) > _MOST_SHOWN:
-        return "leave them out with --env.skip_tasks"
-    plain = all(name.replace("/", "").replace("-", "").replace(".", "").isidentifier() for name in names)
-    value = ",".join(names) if plain else shlex.quote(json.dumps(list(names)))
-    return f"leave them out with --env.skip_tasks {value}"

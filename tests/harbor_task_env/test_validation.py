@@ -67,6 +67,7 @@ def test_faults_of_tasks_are_named_and_nothing_ends_the_others(
     a_task(tmp_path / "users", dockerfile="FROM x\nUSER someone\nRUN id\n")
     whole = 'artifacts = ["/"]\n' + QUIET + '[verifier]\nenvironment_mode = "separate"\n'
     a_task(tmp_path / "whole", settings=whole)
+    a_task(tmp_path / "variable", settings=QUIET + '[solution]\nenv = { A = "${NOT_SET_HERE}" }\n')
     code, rows, said = validated(tmp_path, capsys)
     assert code == 1 and rows["good"] == ["ok", "1", "0", rows["good"][3], "none"], said
     for name, text in {
@@ -82,8 +83,9 @@ def test_faults_of_tasks_are_named_and_nothing_ends_the_others(
     }.items():
         assert rows[name][0] == "wrong" and text in said, (name, rows[name])
     assert rows["users"][0] == "not run" and "switches to the user 'someone'" in said
+    assert rows["variable"][0] == "not run" and "its solution needs the variable NOT_SET_HERE" in said
     assert "nosuchprogram: command not found" in said and "no /done" in said
-    assert "11 tasks: 1 ok, 9 wrong, 1 not run" in said
+    assert "12 tasks: 1 ok, 9 wrong, 2 not run" in said
 
 
 def test_more_broken_tasks_than_a_run_would_bear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
