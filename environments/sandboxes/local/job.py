@@ -16,6 +16,8 @@ class Job:
 
     def __init__(self, number: int, receiver: Receiver) -> None:
         self.number = number
+        self.unread = False
+        """Whether the other side ended without having read what it was sent last."""
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -60,9 +62,12 @@ class Job:
 
     def _read(self) -> None:
         try:
-            message = wire.receive(self._socket)
+            message = wire.receive(self._socket, tell_of_reset=True)
         except BlockingIOError:
             return
+        except ConnectionResetError:
+            self.unread = True
+            message = None
         except (OSError, wire.ProtocolError):  # reset, or a hostile answer: the job is lost
             message = None
         if message is None:

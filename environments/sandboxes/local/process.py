@@ -107,7 +107,7 @@ class LocalProcess(Process):
             if answer.done():  # the reader was cancelled; its output is kept for the next one
                 self._rest.add(message.body)
             else:
-                answer.set_result(message.body)
+                answer.set_result(self._rest.take() + message.body)
         elif "errno" in header:
             self._rest.add(f"cannot start a process: {header.get('text')}\n".encode())
             self._exit(126)

@@ -101,7 +101,7 @@ class LocalSandbox(Sandbox):
             if not job.used:
                 wire.close_all(descriptors)
             message, timed_out = await self._follow(job, timeout)
-            if message is not None and "full" in message.header:  # a new supervisor may have a process more
+            if _not_begun(job, message):
                 job = await self._init.run_anew(request, tuple(descriptors))
                 message, timed_out = await self._follow(job, timeout)
         finally:
@@ -116,7 +116,9 @@ class LocalSandbox(Sandbox):
                 message = await self._init.answer_to(job, timeout)
             except TimeoutError:
                 return await self._init.interrupt(job), True
-            if message is None:  # while the job counts as running: so the loss is its doing
+            if message is None and not _not_begun(
+                job, message
+            ):  # while the job counts as running: so the loss is its doing
                 await self._init.explain_loss()
             more = message is not None and message.header.get("more") is True
             return message, False
@@ -319,3 +321,9 @@ class LocalSandbox(Sandbox):
         for process in self._processes:
             process.release()
         self._processes.clear()
+
+
+def _not_begun(job: Answer, message: wire.Message | None) -> bool:
+    """Whether a supervisor that was there before could not take a command: it had been killed, or it may not
+    have another process, as a new one may."""
+    return job.used and (job.unread if message is None else "full" in message.header)

@@ -81,9 +81,10 @@ class Command:
     def complaint(self, error: OSError | ValueError) -> tuple[int, bytes]:
         """Exit code and message for a command that cannot be run."""
         missing = isinstance(error, FileNotFoundError)
+        reason = f"[Errno {error.errno}] {error.strerror}" if isinstance(error, OSError) else str(error)
         request = self._request
         subject = request["cwd"] or ("sh" if request["shell"] else request["argv"][0])
-        return 127 if missing else 126, f"cannot run {subject}: {error}\n".encode("utf-8", "replace")
+        return 127 if missing else 126, f"cannot run {subject}: {reason}\n".encode("utf-8", "replace")
 
     def _become(self, job: socket.socket, streams: Streams) -> None:
         # A guardian that was told to kill this job looked either before the fork, then the framework
@@ -132,12 +133,22 @@ class Command:
         else:
             for directory in os.get_exec_path(variables):
                 path = os.path.join(directory, name)
-                if os.path.lexists(path):  # to try costs more than to look
+                if not _is_missing(path):  # to try costs more than to look
                     yield path
 
     def _arguments(self, program: str) -> list[str]:
         arguments: list[str] = self._request["argv"]
         return [os.path.basename(program), "-c", arguments[0]] if self._request["shell"] else arguments
+
+
+def _is_missing(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):  # to be met again where it is tried
+        return False
+    return False
 
 
 def has_hung_up(job: socket.socket) -> bool:

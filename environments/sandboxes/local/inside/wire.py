@@ -72,18 +72,23 @@ def send(
         os.close(extra)
 
 
-def receive(sock: socket.socket) -> Message | None:
+def receive(sock: socket.socket, *, tell_of_reset: bool = False) -> Message | None:
     """Receive one message; None at the end of the stream.
 
-    Raises ``BlockingIOError`` where a non-blocking socket is empty, ``ProtocolError`` on nonsense.
+    Raises ``BlockingIOError`` where a non-blocking socket is empty, ``ProtocolError`` on nonsense, and
+    ``ConnectionResetError``, if wanted, where the other side ended without reading all that it was sent.
     """
+    reset = False
     try:
         data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:  # it ended without reading all; what it had sent is still to come
+        reset = True
         data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     descriptors = _descriptors(ancillary)
     if not data:
         close_all(descriptors)
+        if reset and tell_of_reset:
+            raise ConnectionResetError
         return None
     try:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
