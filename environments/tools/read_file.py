@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import posixpath
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ CONTENT_LIMIT = 100_000
 WHOLE_FILE_LIMIT = 4 * 1024 * 1024
 """Bytes up to which a file is loaded; of larger ones only the page is."""
 
+_MOST_LINES = 2_000
 _SNIFF = 8192
 _IMAGES = {
     b"\x89PNG\r\n\x1a\n": "PNG",
@@ -83,12 +86,20 @@ def split_lines(text: str) -> list[str]:
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
 
 def number_lines(lines: list[str], first: int) -> str:
     """``     1|text``: a number six wide, a bar, the line."""
+    if first == 1 and len(lines) <= _MOST_LINES:
+        return "\n".join(map(operator.add, _margin(), lines))
     return "\n".join(f"{first + index:6d}|{line}" for index, line in enumerate(lines))
+
+
+@functools.cache
+def _margin() -> tuple[str, ...]:
+    """Numbers of the lines of any first page: to make them took most of the time of a call."""
+    return tuple(f"{number:6d}|" for number in range(1, _MOST_LINES + 1))
 
 
 def _page_of_text(data: bytes, offset: int, limit: int) -> _Page:
@@ -123,14 +134,7 @@ def _result(path: str, page: _Page, offset: int) -> JSON:
             "total_lines": page.total_lines,
             "file_size": page.file_size,
         }
-    shown: list[str] = []
-    length = 0
-    for line in page.lines:
-        short = shorten_line(line, LINE_LIMIT)
-        length += len(short) + 8
-        if shown and length > CONTENT_LIMIT:
-            break
-        shown.append(short)
+    shown = _shown(page.lines)
     last = offset + len(shown) - 1
     result: JSON = {
         "content": number_lines(shown, offset),
@@ -141,6 +145,22 @@ def _result(path: str, page: _Page, offset: int) -> JSON:
     if result["truncated"]:
         result["hint"] = f"lines {offset}-{last} of {page.total_lines}; go on with offset={last + 1}"
     return result
+
+
+def _shown(lines: list[str]) -> list[str]:
+    """The lines that fit into one page, each with what is shown of it."""
+    longest = max(map(len, lines), default=0)
+    if longest <= LINE_LIMIT and len(lines) * (longest + 8) <= CONTENT_LIMIT:  # as nearly all do
+        return lines
+    shown: list[str] = []
+    length = 0
+    for line in lines:
+        short = shorten_line(line, LINE_LIMIT)
+        length += len(short) + 8
+        if shown and length > CONTENT_LIMIT:
+            break
+        shown.append(short)
+    return shown
 
 
 async def _describe_directory(sandbox: Sandbox, path: str) -> str:
@@ -167,7 +187,7 @@ TOOLS = (
                 "limit": {
                     "type": "integer",
                     "default": 500,
-                    "maximum": 2000,
+                    "maximum": _MOST_LINES,
                     "description": "Number of lines.",
                 },
             },

@@ -81,7 +81,9 @@ class Command:
     def complaint(self, error: OSError | ValueError) -> tuple[int, bytes]:
         """Exit code and message for a command that cannot be run."""
         missing = isinstance(error, FileNotFoundError)
-        reason = f"[Errno {error.errno}] {error.strerror}" if isinstance(error, OSError) else str(error)
+        reason = "a NUL, or another character that no argument can have"
+        if isinstance(error, OSError):
+            reason = f"[Errno {error.errno}] {error.strerror}"
         request = self._request
         subject = request["cwd"] or ("sh" if request["shell"] else request["argv"][0])
         return 127 if missing else 126, f"cannot run {subject}: {reason}\n".encode("utf-8", "replace")
