@@ -1,11 +1,13 @@
 """``search_files``: text in files, or files by name.
 
 ``find`` and ``grep`` as every image has them, busybox included, do all the work; no faster tool is
-used where it happens to be installed. So the answer depends on the files and on nothing else.
+used where it happens to be installed. So the answer depends on the files and on nothing else. Only what
+ignore files leave out is worked out here, between two commands.
 """
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import re
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.paths import find, is_directory, not_found, resolve
 from environments.tools.search_globs import glob_to_extended, hidden_is_meant
 from environments.tools.search_patterns import to_extended, to_octal
+from environments.tools.search_tree import IgnoreTree
 from environments.tools.text import decode, shorten_line
 
 TIME_LIMIT = 60
@@ -30,6 +33,7 @@ LINE_LIMIT = 500
 _LISTING_LIMIT = 32_000_000
 _SLOT = "grep_without_binary"
 _ONE_PASS = "search_in_one_pass"
+_RULES = "search_found_ignore_files"
 _NOT_IN_ONE_PASS = 3
 
 DESCRIPTION = (
@@ -37,7 +41,7 @@ DESCRIPTION = (
     "\\d \\w \\s \\b; no look-around; (?i) at the start ignores case). target=files: files whose name "
     "matches the glob pattern (with a slash: whose path does). Results are sorted by path. Hidden files "
     "and directories, .git among them, and binary files are left out, unless path is one or the glob "
-    "begins with a dot; .gitignore has no influence."
+    "begins with a dot. What .gitignore and .ignore name is left out, unless path or the glob names it."
 )
 
 _NUMBERED = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
@@ -85,11 +89,11 @@ async def search_files(
     if output_mode == "content":
         found = await _search_in_one_pass(state, place, expression, ignore_case, file_glob, context)
         if found is not None:
-            if found.stderr and not found.stdout:
+            if b"grep:" in found.stderr and not found.stdout:
                 await _check_pattern(state, place, pattern, arguments)
             return _page_of_all(place, found, limit, offset, context)
-    counted = await _run(state, place, scripts.LIST + scripts.COUNT, [*_listing(file_glob), *arguments])
-    if not counted.stdout.strip():
+    counted = await _over_files(state, place, file_glob, scripts.COUNT, arguments)
+    if not counted.strip():
         await _check_pattern(state, place, pattern, arguments)
     counts = _counts(counted)
     if output_mode == "content":
@@ -118,11 +122,13 @@ async def _search_in_one_pass(
 ) -> ExecResult | None:
     """All lines that match, where one program can find them and they are not too many."""
     name = one_pass.plain_glob(glob)
-    if name is None or not state.slots[_ONE_PASS] or not expression.isascii():
+    if name is None or not state.slots[_ONE_PASS] or not expression.isascii() or state.slots.get(_RULES):
+        return None
+    if place.file is not None and "\n" in place.file:
         return None
     command = one_pass.matching(expression, ignore_case, context, name, place.file)
     found = await _run_program(state, place, command, one_pass.FIND_LIMIT)
-    return found if found.stdout_bytes == len(found.stdout) else None
+    return found if found.stdout_bytes == len(found.stdout) and one_pass.is_whole(found.stdout) else None
 
 
 async def _check_pattern(state: ToolState, place: _Place, pattern: str, arguments: list[str]) -> None:
@@ -133,19 +139,55 @@ async def _check_pattern(state: ToolState, place: _Place, pattern: str, argument
 
 
 async def _search_names(state: ToolState, place: _Place, glob: str, limit: int, offset: int) -> JSON:
-    name = one_pass.plain_glob(glob)
-    if name is None or place.file is not None:
-        result = await _run(state, place, scripts.LIST + 'list "$@"', _listing(glob))
-    else:
-        result = await _run_program(state, place, one_pass.listing(name), _LISTING_LIMIT)
-        _refuse_excerpt(result)
-    names = [decode(line) for line in sorted(result.stdout.split(b"\n")) if line]
+    listed = await _names_in_one_pass(state, place, glob)
+    if listed is None:
+        listed = await _over_files(state, place, glob, scripts.SHOW_NAMES, [])
+    names = [decode(line) for line in sorted(map(_real, listed.split(b"\n"))) if line]
     page = names[offset : offset + limit]
     return {
         "total_count": len(names),
         "files": [place.shown(name) for name in page],
         "truncated": offset + len(page) < len(names),
     }
+
+
+async def _names_in_one_pass(state: ToolState, place: _Place, glob: str) -> bytes | None:
+    name = one_pass.plain_glob(glob)
+    if name is None or place.file is not None or state.slots.get(_RULES):
+        return None
+    result = await _run_program(state, place, one_pass.listing(name), _LISTING_LIMIT)
+    _refuse_excerpt(result)
+    return result.stdout if one_pass.is_whole(result.stdout) else None
+
+
+async def _over_files(
+    state: ToolState, place: _Place, glob: str | None, script: str, arguments: list[str]
+) -> bytes:
+    """What a script makes of the files that are to be searched.
+
+    It runs at once where no ignore file is about; else the files and those rules come here first.
+    """
+    listing = _listing(glob)
+    result = await _run(state, place, scripts.LIST + script, [*listing, "", *arguments])
+    # Only a guess at which way is the quicker one next time.
+    state.slots[_RULES] = result.stdout.startswith(b"\0")
+    if not state.slots[_RULES]:
+        return result.stdout
+    _, where, names, rules = result.stdout.split(b"\0", 3)
+    kept = b"\n".join(await asyncio.to_thread(_kept, rules, where, glob if listing[0] else None, names))
+    if not kept or script is scripts.SHOW_NAMES:
+        return kept
+    given = [*listing[:2], "1", *arguments]
+    return (await _run(state, place, scripts.LIST + script, given, stdin=kept)).stdout
+
+
+def _kept(rules: bytes, where: bytes, glob: str | None, names: bytes) -> list[bytes]:
+    return IgnoreTree(rules, where, glob).kept(names.split(b"\n"))
+
+
+def _real(name: bytes) -> bytes:
+    """A name as it is, line breaks and all."""
+    return name.replace(b"\x01", b"\n")
 
 
 def _check(name: str, value: int, least: int, most: int | None) -> None:
@@ -174,17 +216,23 @@ def _listing(glob: str | None) -> list[str]:
     return [to_octal(glob_to_extended(glob)), "1" if hidden_is_meant(glob) else "0"]
 
 
-async def _run(state: ToolState, place: _Place, script: str, arguments: list[str]) -> ExecResult:
-    result = await _run_program(state, place, ["sh", "-c", script, "sh", *arguments], _LISTING_LIMIT)
+async def _run(
+    state: ToolState, place: _Place, script: str, arguments: list[str], stdin: bytes | None = None
+) -> ExecResult:
+    command = ["sh", "-c", script, "sh", *arguments]
+    result = await _run_program(state, place, command, _LISTING_LIMIT, stdin)
     _refuse_excerpt(result)
     return result
 
 
-async def _run_program(state: ToolState, place: _Place, command: list[str], limit: int) -> ExecResult:
+async def _run_program(
+    state: ToolState, place: _Place, command: list[str], limit: int, stdin: bytes | None = None
+) -> ExecResult:
     result = await state.sandbox.exec(
         command,
         cwd=place.directory,
-        env={"ONE": place.file or "", "LC_ALL": "C"},
+        env={"ONE": (place.file or "").replace("\n", "\x01"), "LC_ALL": "C"},
+        stdin=stdin,
         timeout=TIME_LIMIT,
         output_limit=limit,
     )
@@ -200,13 +248,13 @@ def _refuse_excerpt(result: ExecResult) -> None:
         raise ToolInputError("far too many files match; narrow path, file_glob or pattern")
 
 
-def _counts(result: ExecResult) -> dict[str, int]:
+def _counts(counted: bytes) -> dict[str, int]:
     """Matching lines by file, in the order of paths (of their bytes)."""
     found = []
-    for line in result.stdout.split(b"\n"):
+    for line in counted.split(b"\n"):
         name, _, count = line.rpartition(b":")
         if name and count.isdigit() and count != b"0":
-            found.append((name, int(count)))
+            found.append((_real(name), int(count)))
     return {decode(name): count for name, count in sorted(found)}
 
 
@@ -264,7 +312,7 @@ def _lines_of_files(result: ExecResult) -> dict[bytes, list[str]]:
     for line in result.stdout.split(b"\n"):
         name, apart, rest = line.partition(b"\0")
         if apart:
-            lines.setdefault(name, []).append(decode(rest.replace(b"\0", b"")))
+            lines.setdefault(_real(name), []).append(decode(rest.replace(b"\0", b"")))
     return lines
 
 
