@@ -399,6 +399,10 @@ class HermesAgentBaseEnv(BaseEnv):
         """Start servers and check the sandbox backend and the tools before anything is rolled out."""
         await self._load_foreign_tools()
         self._select_tools(None)
+        if self.config.tool_result_overrides:
+            from environments.tools.budget import check_overrides
+
+            check_overrides(self.config.tool_result_overrides, [*self.brought_tools, *self.unselected_tools])
         await self._start_backend()
         await super().start()
 

@@ -297,7 +297,11 @@ class AsyncToolContext:
 
 def _file_content(data: bytes) -> JSON:
     content = data.decode("utf-8", "replace")
-    return {"content": content, "file_size": len(data), "total_lines": len(content.splitlines())}
+    return {
+        "content": content,
+        "file_size": len(data),
+        "total_lines": content.count("\n") + (content[-1:] not in ("", "\n")),
+    }
 
 
 def handle_function_call(

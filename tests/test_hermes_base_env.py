@@ -418,6 +418,8 @@ def test_a_model_needs_isolation_or_a_word_that_it_need_not(tmp_path: Path) -> N
     ("settings", "error", "text"),
     [
         ({"enabled_toolsets": ["termnal"]}, UnknownName, "terminal"),
+        ({"tool_result_overrides": {"read_fiel": 5}}, UnknownName, "read_file"),
+        ({"tool_result_overrides": {"terminal": 0}}, ConfigError, "at least 1"),
         ({"enabled_toolsets": ["image_gen"]}, ConfigError, "image_base_url"),
         ({"terminal_backend": "dokcer"}, UnknownName, "docker"),
         ({"distribution": "developement", "enabled_toolsets": None}, UnknownName, "development"),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from environments.errors import ConfigError, UnknownName
 from environments.tools.base import JSON, Tool, ToolSettings, ToolState
 from environments.tools.paths import describe
+from environments.tools.toolsets import known_tool_names
 
 _SLOT = "stored_results"
 
@@ -27,6 +29,16 @@ def size_limit(tool: Tool, settings: ToolSettings) -> int | None:
     if tool.name in settings.tool_result_overrides:
         return settings.tool_result_overrides[tool.name]
     return None if tool.exempt_from_budget else settings.default_result_size_chars
+
+
+def check_overrides(overrides: Mapping[str, int], tools: Iterable[Tool]) -> None:
+    """Every size is one, and of a tool that there is. ``UnknownName``, ``ConfigError``."""
+    names = {*known_tool_names(), *(tool.name for tool in tools)}
+    for name, size in overrides.items():
+        if name not in names:
+            raise UnknownName("tool", name, names, "tool_result_overrides")
+        if size < 1:
+            raise ConfigError(f"tool_result_overrides: {name} must be at least 1, not {size}")
 
 
 async def store(state: ToolState, result: JSON, size: int) -> str:

@@ -6,9 +6,9 @@ It forks: the child is the code, the parent relays its calls and keeps its outpu
 of JSON, the parameters of each tool, and after it the code.
 
 It needs Python 3.6 and nothing else. Towards the framework it speaks in short lines, because what a
-sandbox prints is capped: ``call N`` on standard output, whose content is in JOB.call; the answer is a line
-of JSON on standard input; ``stop`` there ends the code. In the end JOB.result is written and ``done``
-printed.
+sandbox prints is capped: ``code PID`` when the code begins; ``call N`` on standard output, whose content
+is in JOB.call; the answer is a line of JSON on standard input; ``stop`` there ends the code. In the end
+JOB.result is written and ``done`` printed.
 """
 
 # For old Pythons. Next to nothing is imported until it is needed: that would be most of what a call costs.
@@ -41,6 +41,7 @@ def main(job: str) -> None:
     child = os.fork()
     if child == 0:
         os.setsid()
+        tell("code %d" % os.getpid())
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(child_output, 1)
         os.dup2(child_output, 2)

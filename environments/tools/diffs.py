@@ -14,7 +14,7 @@ _HEADER = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
 
 def unified_diff(path: str, before: str, after: str, new_path: str | None = None) -> str:
     """The difference of two texts in unified form; a path of ``/dev/null`` means no file."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    old, new = _lines(before), _lines(after)
     start, end = _common(old, new)
     old_part, new_part = old[start : len(old) - end], new[start : len(new) - end]
     names = (_name("a", path), _name("b", new_path or path))
@@ -22,6 +22,12 @@ def unified_diff(path: str, before: str, after: str, new_path: str | None = None
         return f"--- {names[0]}\n+++ {names[1]}\n({len(old_part)} lines replaced by {len(new_part)})\n"
     diff = difflib.unified_diff(old_part, new_part, *names, n=_CONTEXT)
     return "".join(_closed(_moved(line, start)) for line in diff)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends, which are line feeds alone: a form feed or a lone CR ends none."""
+    *whole, rest = text.split("\n")
+    return [line + "\n" for line in whole] + ([rest] if rest else [])
 
 
 def _common(old: list[str], new: list[str]) -> tuple[int, int]:

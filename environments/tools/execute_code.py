@@ -30,12 +30,14 @@ REQUEST_LIMIT = 5_000_000
 """Bytes of the arguments of one call."""
 
 _NO_PYTHON = 127
+_NO_PROGRAM = 121
 _STOPPING = 5.0
 _LONGEST_WAIT = 5.0
 _ENDING = 0.5
 """Seconds in which the program ends that has said that it is done."""
 
 _SLOT = "execute_code"
+_PROGRAM_SLOT = "execute_code.program"
 
 DESCRIPTION = (
     "Run Python code in the sandbox. Your other tools are functions of the module hermes_tools, with the "
@@ -50,6 +52,18 @@ async def execute_code(state: ToolState, code: str, *, others: OtherTools) -> JS
     """Run ``code`` to its end; ``output`` is what it printed on both streams."""
     if not code.strip():
         raise ToolInputError("code is empty; give the Python code to run")
+    try:
+        return await _execute(state, code, others)
+    except _ProgramGone:  # somebody tidied up; nothing has run
+        state.slots.pop(_PROGRAM_SLOT, None)
+        return await _execute(state, code, others)
+
+
+class _ProgramGone(OSError):
+    """The program that runs the code is no longer in the sandbox."""
+
+
+async def _execute(state: ToolState, code: str, others: OtherTools) -> JSON:
     started = time.monotonic()
     job = await _prepare(state, code, others)
     directory = current_directory(state)
@@ -80,9 +94,10 @@ async def execute_code(state: ToolState, code: str, *, others: OtherTools) -> JS
 async def _prepare(state: ToolState, code: str, others: OtherTools) -> str:
     """Put the program and the job into the sandbox; the job's path."""
     number = state.slots[_SLOT] = state.slots.get(_SLOT, 0) + 1
-    if number == 1:
+    if _PROGRAM_SLOT not in state.slots:
         program = Path(__file__).with_name("code_runner.py").read_bytes()
         await state.sandbox.write_bytes(_path(state, "code_runner.py"), program)
+        state.slots[_PROGRAM_SLOT] = True
     tools = {name: names for name, names in others.parameters.items() if _can_be_a_function(name)}
     job = _path(state, f"job_{number}")
     await state.sandbox.write_bytes(job, f"{json.dumps(tools)}\n{code}".encode())
@@ -100,6 +115,7 @@ def _can_be_a_function(name: str) -> bool:
 def _command(state: ToolState, job: str) -> str:
     program = shlex.quote(_path(state, "code_runner.py"))
     return (
+        f"[ -e {program} ] || exit {_NO_PROGRAM}; "
         "for python in python3 python; do command -v $python >/dev/null 2>&1 && "
         f"exec $python -u {program} {shlex.quote(job)}; done; exit {_NO_PYTHON}"
     )
@@ -112,6 +128,7 @@ class _Execution:
         self.state, self.process, self.job, self.others = state, process, job, others
         self.calls = 0
         self._said = b""
+        self._code: int | None = None
 
     async def follow(self) -> None:
         """Answer calls until the code has ended."""
@@ -125,6 +142,8 @@ class _Execution:
                     return
                 if line.startswith(b"call "):
                     await self._answer()
+                if line.startswith(b"code ") and line[5:].isdigit():
+                    self._code = int(line[5:])
             if ended:
                 return
 
@@ -167,12 +186,21 @@ class _Execution:
         """What the supervisor wrote down at the end; None if there is nothing of the kind."""
         if self.process.exit_code == _NO_PYTHON:
             raise ToolInputError("there is no python3 in this sandbox; install it or use the terminal tool")
+        if self.process.exit_code == _NO_PROGRAM:
+            raise _ProgramGone(f"{_path(self.state, 'code_runner.py')} was removed")
         try:
             data = await self.state.sandbox.read_bytes(f"{self.job}.result", length=REQUEST_LIMIT)
             report = json.loads(data)
         except (OSError, ValueError, RecursionError):
+            await self._end_code()
             return None
         return report if isinstance(report, dict) else None
+
+    async def _end_code(self) -> None:
+        """End code whose supervisor is gone: it would go on with nobody to count its calls or its time."""
+        if self._code is not None:
+            command = ["sh", "-c", 'kill -9 "-$1"', "sh", str(self._code)]
+            await self.state.sandbox.exec(command, timeout=_STOPPING)
 
 
 def _result(report: JSON | None, timed_out: bool) -> JSON:
@@ -187,7 +215,10 @@ def _result(report: JSON | None, timed_out: bool) -> JSON:
     if timed_out:
         result |= {"status": "timeout", "error": f"the code was stopped after {TIME_LIMIT} seconds"}
     elif code is None:
-        result |= {"status": "error", "error": "the code ended its supervisor, so its output is lost"}
+        result |= {
+            "status": "error",
+            "error": "the code ended its supervisor and was ended itself; its output is lost",
+        }
     elif code != 0:
         last = output.rstrip().rpartition("\n")[2]
         cause = f"killed by signal {-code}" if isinstance(code, int) and code < 0 else last[:500]

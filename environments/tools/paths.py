@@ -54,6 +54,8 @@ async def not_found(sandbox: Sandbox, path: str) -> str:
     except OSError as error:
         return f"{path} cannot be reached: {describe(error)}"
     names = [posixpath.basename(entry.path) for entry in entries]
+    if name in names:
+        return f"{path} is a link to what does not exist"
     folded = {name.casefold(): name for name in names}
     near = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.5)
     near += [other for other in folded if name.casefold() in other and other not in near][:3]
@@ -65,4 +67,6 @@ async def not_found(sandbox: Sandbox, path: str) -> str:
 
 def describe(error: OSError) -> str:
     """What went wrong, without Python's punctuation."""
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return "a part of its path is a file and no directory"
     return error.strerror or str(error) or type(error).__name__

@@ -16,7 +16,7 @@ from environments.sandboxes.base import ExecResult
 from environments.tools import search_pass as one_pass
 from environments.tools import search_scripts as scripts
 from environments.tools.base import JSON, Tool, ToolInputError, ToolState
-from environments.tools.paths import find, is_directory, not_found, resolve
+from environments.tools.paths import describe, find, is_directory, not_found, resolve
 from environments.tools.search_globs import glob_to_extended, hidden_is_meant
 from environments.tools.search_patterns import to_extended, to_octal
 from environments.tools.search_tree import IgnoreTree
@@ -31,6 +31,9 @@ LINE_LIMIT = 500
 """Characters shown of a matching line."""
 
 _LISTING_LIMIT = 32_000_000
+_LONGEST_ARGUMENT = 100_000
+"""Bytes; Linux takes no argument above 131,072."""
+
 _SLOT = "grep_without_binary"
 _ONE_PASS = "search_in_one_pass"
 _RULES = "search_found_ignore_files"
@@ -204,8 +207,15 @@ async def _place(state: ToolState, path: str) -> _Place | str:
     prefix = path.strip()
     if await is_directory(state.sandbox, where):
         return _Place(where, None, prefix)
-    if await find(state.sandbox, where) is None:
+    info = await find(state.sandbox, where)
+    if info is None:
         return await not_found(state.sandbox, where)
+    if info.kind == "other":  # a device or a pipe: a search would never end
+        return f"{where} cannot be searched: not a regular file"
+    try:  # what may not be read would have no matches
+        await state.sandbox.read_bytes(where, length=1)
+    except OSError as error:
+        return f"{where} cannot be searched: {describe(error)}"
     directory, name = posixpath.split(where)
     return _Place(directory, f"./{name}", posixpath.dirname(prefix))
 
@@ -228,6 +238,8 @@ async def _run(
 async def _run_program(
     state: ToolState, place: _Place, command: list[str], limit: int, stdin: bytes | None = None
 ) -> ExecResult:
+    if max(len(word.encode(errors="surrogateescape")) for word in command) > _LONGEST_ARGUMENT:
+        raise ToolInputError("pattern or file_glob is too long; search for a part of it")
     result = await state.sandbox.exec(
         command,
         cwd=place.directory,
@@ -239,8 +251,17 @@ async def _run_program(
     if result.timed_out:
         raise TimeoutError(f"the search took longer than {TIME_LIMIT} seconds; narrow path or file_glob")
     if result.exit_code not in (0, 1, 2):
+        await _check_directory(state, place)
         raise OSError(f"the search failed: {decode(result.stderr).strip()[:500] or result.exit_code}")
     return result
+
+
+async def _check_directory(state: ToolState, place: _Place) -> None:
+    """Say so where a search failed because its directory cannot be looked into."""
+    try:
+        await state.sandbox.list(place.directory)
+    except OSError as error:
+        raise ToolInputError(f"{place.directory} cannot be searched: {describe(error)}") from None
 
 
 def _refuse_excerpt(result: ExecResult) -> None:

@@ -20,6 +20,11 @@ def glob_to_extended(glob: str) -> str:
     if not glob.strip() or "\n" in glob or "\0" in glob:
         raise ToolInputError("the glob is empty or has a line break in it")
     text = glob.strip().removeprefix("./").lstrip("/")
+    if text.startswith("!"):
+        raise ToolInputError(
+            f"the glob {glob!r} leaves files out, which is not possible here; name those to search, or write "
+            "\\! for the character itself"
+        )
     pieces = ["^\\./" if "/" in text else "^\\./(.*/)?"]
     depth = position = 0
     while position < len(text):
@@ -47,6 +52,10 @@ def _piece(text: str, position: int, depth: int) -> tuple[str, int, int]:
     if bracket is not None:
         return _bracket(bracket), len(bracket[0]), 0
     character = text[position]
+    if character == "[":
+        raise ToolInputError(
+            f"the glob {text!r} has a [ that is not closed; write \\[ for the character itself"
+        )
     if character == "{" and "}" in text[position:]:
         return "(", 1, 1
     if character == "}" and depth:

@@ -55,8 +55,10 @@ def to_extended(pattern: str) -> tuple[str, bool]:
     """
     if not pattern:
         raise ToolInputError("pattern is empty; give a regular expression")
-    if "\n" in pattern or "\0" in pattern:
+    if "\n" in pattern:
         raise ToolInputError("pattern has a line break in it, but lines are searched one by one")
+    if "\0" in pattern:
+        raise ToolInputError("pattern has a NUL character in it, which no text file has")
     ignore_case = pattern.startswith("(?i)")
     reader = _Reader(pattern, 4 if ignore_case else 0)
     pieces: list[str] = []

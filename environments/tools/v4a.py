@@ -210,10 +210,27 @@ def _in_scope(lines: list[str], anchor: str, matches: list[LineMatch], name: str
     """Matches in the blocks that the anchor heads; where a block has none, all below the anchor."""
     heads = _anchor_lines(lines, anchor, name)
     inside = [m for m in matches if any(head <= m.start < _block_end(lines, head) for head in heads)]
-    found = inside or [match for match in matches if match.start >= heads[0]]
-    if not found:
+    if inside:
+        return inside
+    below = [match for match in matches if match.start >= heads[0]]
+    if not below:
         raise EditError(f"{name}: its lines stand only above '@@ {anchor}' (line {heads[0] + 1})")
+    found = [
+        m for m in below if any(head <= m.start and not _another(lines, head, m.start) for head in heads)
+    ]
+    if not found:
+        numbers = ambiguous_lines(match.start + 1 for match in below)
+        raise EditError(
+            f"{name}: its lines are not in '@@ {anchor}', but at lines {numbers}; name what they are in"
+        )
     return found
+
+
+def _another(lines: list[str], head: int, position: int) -> bool:
+    """Whether the next function, class or the like begins between an anchor and a place below it."""
+    depth, kind = _indentation(lines[head]), lines[head].split()[:1]
+    between = (line for line in lines[_block_end(lines, head) : position + 1] if line.strip())
+    return any(_indentation(line) <= depth and line.split()[:1] == kind for line in between)
 
 
 def _anchor_lines(lines: list[str], anchor: str, name: str) -> list[int]:

@@ -133,3 +133,12 @@ def test_a_file_that_changed_since_it_was_read_is_edited_as_it_is(bench: Bench) 
     result = bench("patch", mode="replace", path="file", old_string="2", new_string="3")
     assert not result["success"]
     assert path.read_text() == "gone\n"
+
+
+def test_a_diff_has_the_lines_of_the_file_and_no_others(bench: Bench) -> None:
+    path: Path = bench.work / "file"
+    path.write_bytes("a\fb\rc\u2028d\x85e\nold\n\f\nlast".encode())
+    diff = bench("patch", mode="replace", path="file", old_string="old", new_string="new")["diff"]
+    assert diff.partition("@@\n")[2] == (
+        " a\fb\rc\u2028d\x85e\n-old\n+new\n \f\n last\n\\ No newline at end of file\n"
+    )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,22 @@ def test_errors_say_what_happened(bench: Bench, code: str, error: str) -> None:
     result = run(bench, code)
     assert result["status"] == "error"
     assert error in result["error"]
+
+
+def test_code_that_ends_its_supervisor_does_not_go_on_without_it(bench: Bench) -> None:
+    tick = "open('ticks', 'a').write('x'); time.sleep(0.02)"
+    code = f"import os, time\nos.kill(os.getppid(), 9)\nwhile True: {tick}"
+    assert "was ended itself" in run(bench, code)["error"]
+    ticks = bench.work / "ticks"
+    before = ticks.read_text() if ticks.exists() else ""
+    time.sleep(0.3)
+    assert (ticks.read_text() if ticks.exists() else "") == before
+
+
+def test_it_goes_on_where_its_files_were_tidied_away(bench: Bench) -> None:
+    assert run(bench, "print(1)")["output"] == "1\n"
+    shutil.rmtree(bench.state.sandbox.scratch)
+    assert run(bench, "print(2)")["output"] == "2\n"
 
 
 def test_a_traceback_shows_the_models_lines_alone(bench: Bench) -> None:

@@ -105,6 +105,15 @@ def test_a_missing_file_names_similar_ones(bench: Bench) -> None:
     assert bench("read_file", path="README.md/x")["error"]
 
 
+def test_links_to_nowhere_and_paths_through_files_say_so(bench: Bench) -> None:
+    (bench.work / "link").symlink_to("nowhere")
+    (bench.work / "file").touch()
+    assert "is a link to what does not exist" in bench("read_file", path="link")["error"]
+    assert "is a file and no directory" in bench("write_file", path="file/x", content="")["error"]
+    add = "*** Begin Patch\n*** Add File: file/x\n+x\n*** End Patch"
+    assert "is a file and no directory" in bench("patch", mode="patch", patch=add)["error"]
+
+
 def test_reading_the_same_file_again_and_again_works(bench: Bench) -> None:
     (bench.work / "f").write_text("api_key=sk-12345678901234567890\n")
     results = [bench("read_file", path="f") for _ in range(5)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -119,6 +120,8 @@ def test_regular_expressions_mean_the_same_everywhere(tree: Bench, pattern: str,
         ("a\nb", "line break"),
         ("", "empty"),
         ("[z-a]", "no range"),
+        ("a\0b", "NUL character"),
+        ("x" * 200_000, "too long"),
     ],
 )
 def test_a_pattern_that_cannot_be_searched_for_says_why(bench: Bench, pattern: str, message: str) -> None:
@@ -142,6 +145,27 @@ def test_files_by_name(tree: Bench) -> None:
     assert names("*", path="lib/deep") == ["lib/deep/a b.c"]
     assert names("*.py", path=str(tree.work)) == [str(tree.work / "lib/util.py"), str(tree.work / "main.py")]
     assert names("*", path=".hidden") == [".hidden/x.py"]
+
+
+def test_places_that_cannot_be_searched_say_so(bench: Bench) -> None:
+    os.mkfifo(bench.work / "pipe")
+    closed, hidden = bench.work / "closed", bench.work / "hidden"
+    closed.mkdir(0)
+    hidden.write_text("x")
+    hidden.chmod(0)
+    places = [("pipe", "not a regular file"), ("/dev/zero", "not a regular file")]
+    if os.geteuid():  # root may read them
+        places += [("closed", "Permission denied"), ("hidden", "Permission denied")]
+    for path, message in places:
+        for target in ("content", "files"):
+            outcome = bench.outcome("search_files", {"pattern": "x", "path": path, "target": target})
+            assert message in outcome.result["error"], (path, outcome.result)
+
+
+@pytest.mark.parametrize(("glob", "message"), [("!*.py", "leaves files out"), ("[a", "not closed")])
+def test_globs_that_mean_something_else_elsewhere_say_so(bench: Bench, glob: str, message: str) -> None:
+    for arguments in ({"pattern": "x", "file_glob": glob}, {"pattern": glob, "target": "files"}):
+        assert message in bench.outcome("search_files", arguments).result["error"]
 
 
 def test_globs_paths_and_single_files(tree: Bench) -> None:

@@ -50,6 +50,15 @@ def test_an_anchor_that_is_nowhere_and_one_that_is_below() -> None:
         patched(CLASSES, "@@ class B:", "-        pass", "+        return")
 
 
+def test_an_anchor_does_not_lead_into_the_next_block_of_its_kind() -> None:
+    text = "def f():\n    x = 0\n\ndef g():\n    x = 1\n"
+    with pytest.raises(EditError, match=r"not in '@@ def f\(\):', but at lines 5"):
+        patched(text, "@@ def f():", "-    x = 1", "+    x = 2")
+    assert patched(text, "@@ def g():", "-    x = 1", "+    x = 2").endswith("x = 2\n")
+    flat = "int f() {\n  a();\n#ifdef X\n  b();\n#endif\n}\n"
+    assert "  c();" in patched(flat, "@@ int f() {", "-  b();", "+  c();")
+
+
 def test_the_order_of_hunks_tells_equal_places_apart() -> None:
     text = "x\n1\ny\n1\n"
     assert patched(text, "@@", "-y", "+z", "@@", "-1", "+2") == "x\n1\nz\n2\n"
