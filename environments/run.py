@@ -80,10 +80,12 @@ class Run:
         """Whether metrics and samples are of all that the output holds, and not of what this run chose."""
         self.evaluated: dict[str, dict[str, GroupScope]] = {}
         """Items that evaluations of this run were given, by evaluation."""
+        self.chosen: dict[str, set[str]] = {}
+        """Those of them that it rolls out."""
         self.covered: dict[str, Any] | None = None
         """What ``metrics.json`` says that it is of; see ``evaluate_log``."""
-        self.remarks: list[str] = []
-        """What the closing line adds."""
+        self.remarks: dict[str, list[str]] = {}
+        """What the closing line adds, by evaluation."""
         self.unasked = 0
         """Attempts that ended before the first reply, as their prompt does not fit."""
         self.errors: Counter[str] = Counter()

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ async def evaluate(environment: BaseEnv) -> RunReport:
                 f"{len(failures)} failed ({', '.join(f'{n} {k}' for k, n in kinds.items())}); the same "
                 "command tries them again"
             )
-        parts += [*_doubts(run.attempts), *run.remarks]
+        parts += [*_doubts(run.attempts), *chain(*run.remarks.values())]
         if run.unasked:
             parts.append(
                 f"{plural(run.unasked, 'attempt')} without a reply: their prompts do not fit the context"
@@ -158,7 +159,7 @@ async def _log(
     if run.covers_output:
         elapsed = metrics["eval/evaluation_time_seconds"]
         whole = evaluation_metrics(attempts, elapsed=elapsed, planned=output.planned())
-        output.tell(attempts, ended)
+        output.tell(attempts)
     await environment.evaluate_log(
         metrics=whole,
         samples=[sample_from_attempt(a) for a in attempts if a.outcome is not Outcome.CANCELLED],

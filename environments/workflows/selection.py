@@ -7,6 +7,7 @@ of the environment's own. The files of results are then still of everything that
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,8 @@ class OutputResults:
         known = run.evaluated.setdefault(chosen.evaluation, {})  # `evaluate` may give its items in parts
         known.update({group.item_id: group for group in [*_dataset(environment, chosen), *chosen.given]})
         self._groups = dict(known)
-        self._taken = {group.item_id for group in chosen.groups}
+        self._taken = run.chosen.setdefault(chosen.evaluation, set())
+        self._taken.update(group.item_id for group in chosen.groups)
         self._coverage = Coverage()
         self._earlier: list[Attempt] = []
         self._gone: list[str] = []
@@ -93,6 +95,7 @@ class OutputResults:
         self._earlier, self._gone = split(mine, known)
         if run.rescoring is not None:
             run.rescoring.gone.update(self._gone)
+            run.rescoring.gone.difference_update(self._groups)
 
     def _write(self) -> None:
         assert self.run.store is not None
@@ -121,36 +124,41 @@ class OutputResults:
         keys = {attempt.key for attempt in ended}
         return [*(a for a in self._earlier if a.key not in keys and not self._replaced(a)), *ended]
 
-    def tell(self, attempts: list[Attempt], ended: list[Attempt]) -> None:
-        """Have the closing line and ``metrics.json`` say which items the results, ``attempts``, are of;
-        ``ended`` are those of this run."""
-        from environments.results.metrics import passed
-
-        run = self.run
-        if run.rescoring is not None:
-            self._write()
-        items = list(dict.fromkeys(attempt.item_id for attempt in attempts))
-        planned = [item for item, number in self._plan.items() if number]
+    def tell(self, attempts: list[Attempt]) -> None:
+        """Have the closing line and ``metrics.json`` say which items the results, ``attempts``, are of."""
+        run, evaluation = self.run, self.chosen.evaluation
+        planned = {item: number for item, number in self._plan.items() if number}
         run.covered = {
-            "items": planned,
-            "attempts": sum(self._plan.values()),
-            "chosen_by_last_run": len(self.chosen.groups),
+            "items": list(planned),
+            "attempts": sum(planned.values()),
+            "chosen_by_last_run": len(self._taken),
             "left_out": self._gone,
         }
-        others = [item for item in planned if item not in self._taken]
-        more = sum(self._plan.values()) - len(self.chosen.groups) * self.environment.config.attempts
-        if run.rescoring is None and (others or more > 0):
-            own = f"{sum(map(passed, ended))} of {plural(len(ended), 'attempt')} passed"
-            run.remarks.append(
-                f"metrics.json and samples.jsonl are of all {plural(len(planned), 'item')} "
-                f"({plural(len(attempts), 'attempt')}) of this output, of which this run chose "
-                f"{len(self.chosen.groups)} ({own})"
-            )
-        changed = [item for item in items if item in others and self._changed(item)]
-        if run.rescoring is None and changed:
-            run.remarks.append(f"{named(changed)} among them changed since: they count as they were")
+        remarks = run.remarks[evaluation] = []
+        if run.rescoring is not None:
+            self._write()
+        else:
+            remarks += self._of_larger(attempts, planned)
         if self._gone:
-            run.remarks.append(left_out(self._gone))
+            remarks.append(left_out(self._gone))
+
+    def _of_larger(self, attempts: list[Attempt], planned: Mapping[str, int]) -> list[str]:
+        """What is said where the output holds more than this run chose."""
+        from environments.results.metrics import passed
+
+        mine = [a for a in self.run.attempts if a.group_id == f"{self.chosen.evaluation}/{a.item_id}"]
+        others = [item for item in planned if item not in self._taken]
+        if not others and sum(planned.values()) <= len(self._taken) * self.environment.config.attempts:
+            return []
+        own = f"{sum(map(passed, mine))} of {plural(len(mine), 'attempt')} passed"
+        found = [
+            f"metrics.json and samples.jsonl are of all {plural(len(planned), 'item')} "
+            f"({plural(len(attempts), 'attempt')}) of this output, of which this run chose "
+            f"{len(self._taken)} ({own})"
+        ]
+        if changed := [item for item in others if self._changed(item)]:
+            found.append(f"{named(changed)} among them changed since: they count as they were")
+        return found
 
     def _replaced(self, attempt: Attempt) -> bool:
         return self.run.rescoring is None and attempt.item_id in self._taken and not self._current(attempt)

@@ -404,3 +404,42 @@ def test_two_environments_run_in_one_process(tmp_path: Path) -> None:
     asyncio.run(both())
     assert {s for line in lines(tmp_path / "one.jsonl") for s in line["scores"]} == {1.0}
     assert {s for line in lines(tmp_path / "two.jsonl") for s in line["scores"]} == {0.0}
+
+
+def test_rates_of_an_evaluation_that_ended_early_have_one_denominator(tmp_path: Path) -> None:
+    """What was not begun is not passed, in the rate of its category as in that of the whole."""
+
+    class Sorted(NumberEnv):
+        behaviour = staticmethod(lambda n, call: RunAborted("enough") if n == 2 else 1.0)
+
+        async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+            items = [{"id": f"e{n}", "number": n, "category": "ab"[n % 2]} for n in range(6)]
+            return await self.evaluate_items(items)
+
+    path = tmp_path / "out.jsonl"
+    config = environment(path, max_eval_workers=1).config
+    with pytest.raises(RunAborted, match="enough"):
+        asyncio.run(Sorted(config, [APIServerConfig(server_type="nop")]).evaluate_manager())
+    saved = json.loads((path.with_suffix(".evals") / "metrics.json").read_text())
+    found = saved["results"]["all"]
+    assert (found["eval/total_tasks"], found["eval/passed_tasks"]) == (6, 2)
+    assert found["eval/pass_rate"] == found["eval/pass_rate_a"] == found["eval/pass_rate_b"] == 1 / 3
+
+
+def test_items_may_be_evaluated_in_parts(tmp_path: Path) -> None:
+    """The results are of all parts, and a resume runs none again."""
+
+    class Parts(NumberEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+            for part in (range(2), range(2, 5)):
+                await self.evaluate_items([{"id": f"e{n}", "number": n} for n in part])
+
+    path = tmp_path / "out.jsonl"
+    config = environment(path).config
+    for _ in range(2):
+        report = asyncio.run(Parts(config, [APIServerConfig(server_type="nop")]).evaluate_manager())
+        assert report.exit_code == 0 and "left out" not in report.message
+        saved = json.loads((path.with_suffix(".evals") / "metrics.json").read_text())
+        assert saved["results"]["all"]["eval/total_tasks"] == 5
+        assert len(lines(path.with_suffix(".evals") / "samples.jsonl")) == 5
+    assert "5 of them from an earlier run" in report.message
