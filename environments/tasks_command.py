@@ -82,6 +82,7 @@ _WITH_EFFECT = (
     "wandb_name",
 )
 """Settings that change what ``validate`` does; any other one is the model's, or of another workflow."""
+_MOST_SHOWN = 20
 _INSTEAD = {
     "dataset_name": "SOURCE is what is validated",
     "limit": "--env.task_filter chooses tasks",
@@ -102,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"unknown subcommand {subcommand!r}{suggestion(subcommand, _SUBCOMMANDS)}")
     if rest and rest[0] in ("-h", "--help"):
         return emit(USAGE)
-    if not rest or rest[0].startswith("-"):
+    if not rest or not rest[0].strip() or rest[0].startswith("-"):
         raise ConfigError(f"'hermes-env tasks {subcommand}' needs a SOURCE: a directory of tasks, say")
     more = next((word for word in rest[1:2] if not word.startswith("-")), None)
     if more is not None:
@@ -136,9 +137,11 @@ def _check(source: str, options: Sequence[str]) -> int:
 def beside(found: TaskSet) -> list[str]:
     """Lines about what lies beside tasks and is none."""
     lines = [f"{label(name)}: no task: {label(reason)}" for name, reason in found.resembling.items()]
+    if len(lines) > _MOST_SHOWN:
+        lines[_MOST_SHOWN:] = [f"and {len(lines) - _MOST_SHOWN} more that look like tasks and are none"]
     if found.without:
-        names = ", ".join(map(label, found.without[:20]))
-        more = f" and {len(found.without) - 20} more" if len(found.without) > 20 else ""
+        names = ", ".join(map(label, found.without[:_MOST_SHOWN]))
+        more = f" and {len(found.without) - _MOST_SHOWN} more" if len(found.without) > _MOST_SHOWN else ""
         lines.append(f"directories without a task: {names}{more}")
     return lines
 

@@ -75,8 +75,11 @@ def _walk(directory: Path, prefix: str, depth: int, found: Found) -> bool:
         elif entry.is_symlink():
             if _is_file(Path(entry.path)):
                 continue
-            where = "to a directory that is no task" if _is_directory(entry) else "nowhere"
-            found.resembling[name] = f"it is a link that leads {where}"
+            reason = _of_link(entry)
+            if reason is None:
+                silent.append(name)
+                continue
+            found.resembling[name] = reason
         elif not _is_directory(entry):
             continue
         elif not _look(Path(entry.path), name, depth, found):
@@ -109,6 +112,20 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def _of_link(entry: os.DirEntry[str]) -> str | None:
+    """Why a link that is no task looks like one or like several; None where it does not."""
+    if not _is_directory(entry):
+        return "it is a link that leads nowhere"
+    target = Path(entry.path)
+    try:
+        several = any(is_task(below) for below in target.iterdir())
+    except OSError:
+        return None
+    return (
+        "it is a link to a directory of tasks, and such are not followed" if several else near_cause(target)
+    )
 
 
 def near_cause(directory: Path) -> str | None:

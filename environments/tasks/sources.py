@@ -116,6 +116,8 @@ def _place_of(source: str, split: str, revision: str | None, cache: Path) -> _Pl
         return _Place(path)
     if path.is_symlink() and not path.exists():
         raise ConfigError(f"{source} is a link that leads nowhere")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{source} is neither a file nor a directory")
     if path.is_file():
         if path.suffix not in TABLES:
             raise ConfigError(f"{source} is no table of tasks: its name ends in none of {', '.join(TABLES)}")

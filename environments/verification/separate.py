@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import tempfile
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -29,7 +30,7 @@ async def carry(artifacts: Sequence[Artifact], source: Sandbox, target: Sandbox)
             if artifact.source.startswith("/")
             else f"{source.working_directory}/{artifact.source}"
         )
-        if not path.replace(".", "").strip("/"):
+        if posixpath.normpath(f"/{path.strip('/')}") == "/":
             raise VerifierError(
                 f"the artifact {artifact.source} is the whole machine; name what is made in it"
             )

@@ -35,10 +35,11 @@ def test_what_looks_like_a_task_and_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / "deep" / "half").mkdir(parents=True)
     (tmp_path / "deep" / "half" / "task.toml").mkdir()
     (tmp_path / "docs" / "more").mkdir(parents=True)
-    for name, target in (("self", "self"), ("dangling", "nowhere"), ("circle", "..")):
+    for name, target in (("self", "self"), ("dangling", "nowhere"), ("circle", ".")):
         (tmp_path / name).symlink_to(target)
+    (tmp_path / "elsewhere").symlink_to("docs")
     found = find_tasks(tmp_path)
-    assert found.tasks == ["good"] and found.without == ["docs"] and not found.unreadable
+    assert found.tasks == ["good"] and found.without == ["docs", "elsewhere"] and not found.unreadable
     assert {name: text.rpartition(" ")[2] for name, text in found.resembling.items()} == {
         "half": "task.toml",
         "old": "needed",
@@ -46,7 +47,7 @@ def test_what_looks_like_a_task_and_is_none_is_said(tmp_path: Path) -> None:
         "deep/half": "file",
         "self": "nowhere",
         "dangling": "nowhere",
-        "circle": "task",
+        "circle": "followed",
     }
 
 
