@@ -19,7 +19,7 @@ from environments.base_env import BaseEnv, is_overridden
 from environments.cleanup import cleanup_all_environments
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
 from environments.errors import ConfigError, EngineUnusable, SandboxError, UserCodeError
-from environments.prompts import as_user_message, checked_message
+from environments.prompts import THINKING_PROMPT, as_user_message, checked_message, conversation_of
 from environments.records import (
     Item,
     Message,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from environments.sandboxes.base import Backend, Sandbox, SandboxSpec
     from environments.tool_context import ToolContext
     from environments.tools.base import Tool, ToolSettings
+    from environments.tools.foreign import ForeignTools
     from environments.tools.shared import SharedResources
     from environments.tools.toolbox import Toolbox
 
@@ -59,12 +60,6 @@ atropos_names.install()
 POLICIES = ("oracle", "nop")
 """Server types that are scripts and not models."""
 
-THINKING_PROMPT = (
-    "Think before you act: work the problem out step by step between <think> and </think>, then act or "
-    "answer after </think>."
-)
-"""Text of ``thinking_mode`` where ``custom_thinking_prompt`` gives none."""
-
 
 class HermesAgentBaseEnv(BaseEnv):
     """Base of environments whose agent uses tools in a sandbox of its own."""
@@ -80,10 +75,7 @@ class HermesAgentBaseEnv(BaseEnv):
         super().__init__(config, server_configs, slurm, testing)
         self._backend: Backend | None = None
         self._shared_tools: SharedResources | None = None
-        self._mcp_tools: list[Tool] = []
-        self._hermes_tools: list[Tool] = []
-        self.unselected_tools: list[Tool] = []
-        """Tools that no model gets but ``ctx.call_tool`` reaches: those of an installed Hermes Agent."""
+        self._foreign_tools: ForeignTools | None = None
 
     # What a subclass writes.
 
@@ -209,7 +201,13 @@ class HermesAgentBaseEnv(BaseEnv):
     @property
     def brought_tools(self) -> list[Tool]:
         """Tools beside those of toolsets: Hermes Agent's, the environment's own, those of MCP servers."""
-        return [*self._hermes_tools, *self.custom_tools, *self._mcp_tools]
+        foreign = self._foreign_tools
+        return [*foreign.hermes, *self.custom_tools, *foreign.mcp] if foreign else list(self.custom_tools)
+
+    @property
+    def unselected_tools(self) -> list[Tool]:
+        """Tools that no model gets but ``ctx.call_tool`` reaches: those of an installed Hermes Agent."""
+        return self._foreign_tools.unselected if self._foreign_tools else []
 
     def tool_settings(self) -> ToolSettings:
         """Limits of the tools, from the configuration."""
@@ -236,15 +234,7 @@ class HermesAgentBaseEnv(BaseEnv):
 
     def as_messages(self, prompt: str | Message | Sequence[Message]) -> list[Message]:
         """A prompt as messages, with the system prompt in front where there is none."""
-        if isinstance(prompt, str | dict):
-            prompt = [as_user_message(prompt)]
-        messages = [checked_message(message) for message in prompt]
-        if not messages:
-            raise UserCodeError("format_prompt returned no message")
-        system = "\n\n".join(filter(None, (self.config.system_prompt, self.thinking_prompt())))
-        if system and not any(message.get("role") == "system" for message in messages):
-            messages.insert(0, {"role": "system", "content": system})
-        return messages
+        return conversation_of(prompt, self.config.system_prompt, self.thinking_prompt())
 
     def thinking_prompt(self) -> str | None:
         """What ``thinking_mode`` adds to the system prompt."""
@@ -397,7 +387,9 @@ class HermesAgentBaseEnv(BaseEnv):
 
     async def start(self) -> None:
         """Start servers and check the sandbox backend and the tools before anything is rolled out."""
-        await self._load_foreign_tools()
+        from environments.tools.foreign import load_foreign_tools
+
+        self._foreign_tools = await load_foreign_tools(self.config, self.shared_tools)
         self._select_tools(None)
         if self.config.tool_result_overrides:
             from environments.tools.budget import check_overrides
@@ -405,18 +397,6 @@ class HermesAgentBaseEnv(BaseEnv):
             check_overrides(self.config.tool_result_overrides, [*self.brought_tools, *self.unselected_tools])
         await self._start_backend()
         await super().start()
-
-    async def _load_foreign_tools(self) -> None:
-        config = self.config
-        if config.mcp_servers:
-            from environments.tools.mcp.tools import load_tools
-
-            self._mcp_tools = await load_tools(config.mcp_servers, self.shared_tools)
-        if config.hermes_python or config.hermes_tools:
-            from environments.tools.hermes.tools import load_hermes_tools
-
-            found = await load_hermes_tools(config, self.shared_tools)
-            self._hermes_tools, self.unselected_tools = found.given, found.others
 
     async def _start_backend(self) -> None:
         from environments.sandboxes.registry import start_backend

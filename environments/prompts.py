@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from environments.errors import UserCodeError
 from environments.records import Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+
+THINKING_PROMPT = (
+    "Think before you act: work the problem out step by step between <think> and </think>, then act or "
+    "answer after </think>."
+)
+"""Text of ``thinking_mode`` where ``custom_thinking_prompt`` gives none."""
+
+
+def conversation_of(prompt: str | Message | Sequence[Message], *system: str | None) -> list[Message]:
+    """A prompt as messages. The parts of ``system`` that are there stand in front, unless it has its own.
+
+    Raises ``UserCodeError`` for what no chat API takes.
+    """
+    if isinstance(prompt, str | dict):
+        prompt = [as_user_message(prompt)]
+    messages = [checked_message(message) for message in prompt]
+    if not messages:
+        raise UserCodeError("format_prompt returned no message")
+    text = "\n\n".join(filter(None, system))
+    if text and not any(message.get("role") == "system" for message in messages):
+        messages.insert(0, {"role": "system", "content": text})
+    return messages
 
 
 def as_user_message(prompt: str | Message) -> Message:

@@ -236,7 +236,7 @@ class InstanceMachine(Machine):
         self._check_running()
 
     def _check_running(self) -> None:
-        """Raise where init is gone. No command can kill it, unless memory runs out."""
+        """Raise where init is gone. A command can end it, by a signal or for want of memory."""
         if self.running:
             return
         if self._released:
