@@ -91,5 +91,7 @@ async def _exchange(session: ClientSession, call: Call, longest: int) -> tuple[i
                     break
             pause = response.headers.get("Retry-After", "")
             return response.status, bytes(body[:longest]), float(pause) if pause.isdigit() else None
-    except (TimeoutError, ClientError, OSError) as error:
+    except TimeoutError:
+        return 0, f"no answer within {session.timeout.total:g} s".encode(), None
+    except (ClientError, OSError) as error:
         return 0, (str(error) or type(error).__name__).encode(), None

@@ -18,6 +18,7 @@ from tools.bench import Bench
 from environments.tools.base import ToolSettings, ToolState
 from environments.tools.registry import get_tool
 from environments.tools.toolbox import Toolbox
+from environments.tools.web import extracting, text
 from environments.tools.web.settings import WebSettings
 
 pytestmark = pytest.mark.integration
@@ -65,6 +66,7 @@ def test_pages_become_text(tmp_path: Path) -> None:
         assert article["error"] is None
         document = await page(call, f"{site.url}/paper.pdf")
         assert document["content"] == "Spores travel far"
+        assert (await page(call, f"{site.url}/late.pdf"))["title"] == "Moss gardens"
         assert (await page(call, f"{site.url}/data.json"))["content"] == '{"answer": 42}'
         assert "Schöne Grüße aus Köln" in (await page(call, f"{site.url}/latin"))["content"]
         assert (await page(call, f"{site.url}/meta"))["content"] == "苔の庭は緑です。"
@@ -110,6 +112,21 @@ def test_a_huge_page_is_read_in_part(tmp_path: Path) -> None:
         assert len(bomb["content"]) < 2_200
 
     on_site(work, tmp_path, max_bytes=300_000)
+
+
+def test_of_a_page_that_is_too_much_the_start_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "_SECONDS", 3)
+    monkeypatch.setattr(extracting, "_START", 5_000)
+
+    async def work(site: WebSite, call: Call) -> None:
+        many = await page(call, f"{site.url}/many")
+        assert many["error"] is None
+        assert "small" in many["content"]
+        assert many["content"].endswith("[Only the first 5,000 bytes of the page were read.]")
+
+    on_site(work, tmp_path)
 
 
 def test_rollouts_see_one_web_and_pay_once(tmp_path: Path) -> None:

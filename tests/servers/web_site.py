@@ -217,6 +217,16 @@ class WebSite:
                 await response.write(paragraph)
         return response
 
+    async def page_many(self, request: web.Request) -> web.Response:
+        """Very many small parts, which cost the reader of pages far more than their bytes."""
+        return _html(
+            "<title>Many</title><h1>Many</h1>" + "<p>A <b>small</b> <i>part</i> of it.</p>\n" * 240_000
+        )
+
+    async def page_late_pdf(self, request: web.Request) -> web.Response:
+        """A page in place of a document, as sites have it where one must log in first."""
+        return web.Response(body=ARTICLE.encode(), headers={"Content-Type": "application/pdf"})
+
     async def page_bomb(self, request: web.Request) -> web.Response:
         return web.Response(body=BOMB, headers={"Content-Type": "text/html", "Content-Encoding": "deflate"})
 

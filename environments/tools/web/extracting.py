@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 from environments.tools.base import JSON, ToolInputError, ToolState
 from environments.tools.web.cache import NotRecorded
 from environments.tools.web.fetching import FetchError, parse_url
-from environments.tools.web.text import NoText, kind_of
+from environments.tools.web.text import NoText, TooMuch, kind_of
 
 if TYPE_CHECKING:
+    from environments.tools.web.fetching import Fetched
     from environments.tools.web.service import Web
 
 DEFAULT_CHARACTERS = 15_000
 """Characters of each page where the call does not say."""
+
+
+_START = 1_000_000
+"""Bytes of a page that are read where the whole of it is too much."""
 
 
 async def web_extract(state: ToolState, urls: list[str], char_limit: int = DEFAULT_CHARACTERS) -> JSON:
@@ -51,7 +56,7 @@ async def _read(web: Web, url: str) -> tuple[JSON, bool]:
         kind = kind_of(fetched.content_type, fetched.body)
         if kind == "pdf" and fetched.cut:
             raise NoText(f"the PDF is longer than {len(fetched.body):,} bytes, too long to be read")
-        title, text = await web.reader.read(kind, fetched.body, fetched.charset, fetched.url)
+        title, text, read = await _text(web, kind, fetched)
     except FetchError as error:
         return {"error": str(error)}, error.lasting
     except NoText as error:
@@ -59,9 +64,20 @@ async def _read(web: Web, url: str) -> tuple[JSON, bool]:
     if not text:
         about = "; it may need JavaScript: open it in the browser" if kind == "html" else ""
         return {"url": fetched.url, "title": title, "error": f"the page has no text{about}"}, True
-    if fetched.cut:
-        text += f"\n\n[Only the first {len(fetched.body):,} bytes of the page were read.]"
+    if fetched.cut or read < len(fetched.body):
+        text += f"\n\n[Only the first {read:,} bytes of the page were read.]"
     return {"url": fetched.url, "title": title, "content": text}, True
+
+
+async def _text(web: Web, kind: str, fetched: Fetched) -> tuple[str, str, int]:
+    """Title and text of a page, and how many of its bytes were read: its start where all is too much."""
+    body = fetched.body
+    try:
+        return *await web.reader.read(kind, body, fetched.charset, fetched.url), len(body)
+    except TooMuch:
+        if kind == "pdf" or len(body) <= _START:
+            raise
+    return *await web.reader.read(kind, body[:_START], fetched.charset, fetched.url), _START
 
 
 def _shown(asked: str, page: JSON, limit: int) -> JSON:

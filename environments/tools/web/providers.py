@@ -131,7 +131,7 @@ def _results(*path: str) -> Callable[[str], list[Hit]]:
         try:
             value: Any = orjson.loads(text)
         except ValueError:
-            raise Unreadable(f"not JSON: {text[:200]!r}") from None
+            raise Unreadable(f"what is no JSON: {text[:200]!r}") from None
         for key in path:
             value = value.get(key, []) if isinstance(value, dict) else value
         if not isinstance(value, list):

@@ -65,6 +65,8 @@ async def search(provider: Provider, settings: WebSettings, query: str, limit: i
 async def _hits(provider: Provider, call: Call, timeout: float) -> list[Hit]:
     try:
         answer = await ask(call, timeout=timeout, longest=_LONGEST_ANSWER)
+        if len(answer) >= _LONGEST_ANSWER:
+            raise Unreadable(f"more than {_LONGEST_ANSWER:,} bytes")
         return provider.read(answer.decode("utf-8", "replace"))
     except NoAnswer as error:
         if error.refused:

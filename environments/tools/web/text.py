@@ -33,11 +33,17 @@ class NoText(Exception):
     """There is no text to be had; the message is for the model."""
 
 
+class TooMuch(NoText):
+    """More than the libraries read with the time and memory that they have."""
+
+
 def kind_of(content_type: str, body: bytes) -> str:
     """``html``, ``pdf`` or ``text``. Raises ``NoText`` for what is none of them."""
     start = body[:1024].lstrip()
-    if content_type in ("application/pdf", "application/x-pdf") or start.startswith(b"%PDF-"):
+    if start.startswith(b"%PDF-"):
         return "pdf"
+    if content_type in ("application/pdf", "application/x-pdf"):  # often an error page in its place
+        return "html" if start[:256].lower().startswith((b"<!doctype html", b"<html")) else "pdf"
     if content_type in _HTML:
         return "html"
     if content_type in _UNKNOWN:
@@ -69,7 +75,7 @@ class TextReader:
         finally:
             self._idle.put_nowait(worker)
         if answer is None:
-            raise NoText("the page is too large or too complicated to be read")
+            raise TooMuch("the page is too large or too complicated to be read")
         if "broken" in answer:
             raise EngineUnusable(
                 f"web_extract cannot read pages: {answer['broken']}; pip install 'hermes-environments[web]'"

@@ -159,6 +159,8 @@ def test_an_answer_that_is_none_is_an_error_for_the_model() -> None:
         result = asyncio.run(search(Server(text=text), "searxng"))
         assert not result["success"]
         assert "searxng answered with" in result["error"]
+    long = asyncio.run(search(Server(text=json.dumps({"results": [HIT] * 100_000})), "searxng"))
+    assert "more than 5,000,000 bytes" in long["error"]
     assert "human" in asyncio.run(search(Server(text="<div class=anomaly-modal>"), "duckduckgo"))["error"]
     with pytest.raises(Unreadable):
         providers.PROVIDERS["duckduckgo"].read("")
