@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from environments.dialects.verification import verified
 from environments.errors import ConfigError, MissingExtra, UnknownName
 from environments.tool_call_parsers import get_parser
 from environments.tool_call_parsers.base import ToolCallParser
+from environments.tool_call_parsers.detection import detect_parser
+
+logger = logging.getLogger(__name__)
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja")
@@ -55,6 +59,7 @@ def load_dialect(
     dialect = verified(dialect, str(tokenizer))
     if unknown is not None and dialect.tools_problem is None:
         raise unknown
+    _warn_of_another_form(parser, source, str(tokenizer))
     return dialect
 
 
@@ -114,6 +119,24 @@ def _check_ids(backend: Any, stated: Mapping[str, Any], name: str) -> None:
                 f"tokenizer {name!r}: tokenizer.json says that {token['content']!r} has the id "
                 f"{token['id']}, but read by the library it has {given}: its vocabulary lacks the token"
             )
+
+
+def _warn_of_another_form(parser: ToolCallParser, template: str, name: str) -> None:
+    """Say so where the template writes calls in a form that the parser does not look for."""
+    found = detect_parser(template)
+    if found is None:
+        return
+    shown = get_parser(found)
+    related = isinstance(shown, type(parser)) or isinstance(parser, type(shown))
+    if not (related and shown.opening == parser.opening):
+        logger.warning(
+            "the chat template of %s writes tool calls in the form of %s, and tool_call_parser %s reads "
+            "another one: use %s or auto, unless the model was taught otherwise",
+            name,
+            found,
+            parser.name,
+            found,
+        )
 
 
 def _template_source(folder: Path, configuration: Mapping[str, Any], given: str | None, name: str) -> str:

@@ -139,3 +139,15 @@ def test_options_of_the_template_reach_it(tmp_path):
 
 def with_template(folder, template):
     return load_dialect(folder, tool_parser="hermes", chat_template=template)
+
+
+@pytest.mark.parametrize(
+    ("parser", "warned"),
+    [("hermes", False), ("qwen", False), ("auto", False), ("glm45", True), ("longcat", True)],
+)
+def test_a_parser_for_another_form_than_the_templates_is_told_about(tmp_path, caplog, parser, warned):
+    folder = write_tokenizer(tmp_path, CHATML + "{# <tool_call>, name: as Hermes has it #}")
+    load_dialect(folder, tool_parser=parser)
+    said = [r.getMessage() for r in caplog.records if "in the form of hermes" in r.getMessage()]
+    assert len(said) == warned
+    assert not warned or f"tool_call_parser {parser} reads another one: use hermes or auto" in said[0]
