@@ -196,7 +196,7 @@ class _Conversation:
         except SandboxBroken:
             result.ending = Ending.SANDBOX_BROKEN
         if result.ending is not Ending.STOPPED:
-            self._answer_open_calls(f"not run: the rollout ended ({result.ending})")
+            self._answer_open_calls(f"not finished: the rollout ended ({result.ending})")
         result.finished_naturally = result.ending is Ending.STOPPED
         return result
 

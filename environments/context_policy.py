@@ -16,6 +16,7 @@ result; a session that holds tokens sees a changed history and forks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -172,13 +173,17 @@ class ContextKeeper:
             if self.estimate(messages, tools) <= target:
                 break
             content = message.get("content")
-            if message.get("role") != "tool" or not isinstance(content, str):
+            if message.get("role") != "tool" or not isinstance(content, str) or _LEFT_OUT.fullmatch(content):
                 continue
             mark = json.dumps({"notice": f"result left out to save room; it had {len(content)} characters"})
             if len(mark) < len(content):
                 messages[index] = {**message, "content": mark}
                 changed += 1
         return changed
+
+
+_LEFT_OUT = re.compile(r'\{"notice": "result left out to save room; it had \d+ characters"\}')
+"""What stands for a result that was left out before; it tells of that one's length."""
 
 
 def size(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> int:

@@ -145,8 +145,10 @@ def test_policies_let_a_conversation_go_on(policy: str, counts: bool, known: boo
     assert answered == called
     assert result.messages[1]["content"] == "Read on."
     if policy == "drop_oldest_tool_results":
-        first, *_, last = [m["content"] for m in result.messages if m["role"] == "tool"]
+        first, *others, last = [m["content"] for m in result.messages if m["role"] == "tool"]
         assert "left out" in first
+        marks = [content for content in [first, *others] if "left out" in content]
+        assert all(f"it had {len(last)} characters" in mark for mark in marks), "and not of an earlier mark"
         assert json.loads(last) == {"content": "x" * 2_000}
     else:
         assert "what was done" in str(result.messages[2]["content"])
