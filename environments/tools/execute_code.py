@@ -212,6 +212,7 @@ def _result(report: JSON | None, timed_out: bool) -> JSON:
         "output": shorten(output, lost=lost if isinstance(lost, int) else 0),
     }
     code = report.get("exit_code")
+    result["exit_code"] = 124 if timed_out else code
     if timed_out:
         result |= {"status": "timeout", "error": f"the code was stopped after {TIME_LIMIT} seconds"}
     elif code is None:

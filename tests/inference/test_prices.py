@@ -124,7 +124,9 @@ class AskingEnv(HermesAgentBaseEnv):
         return await self.evaluate_items([{"id": "a"}, {"id": "b"}])
 
 
-def evaluate(path: Path, server: dict[str, Any], **settings: Any) -> RunReport:
+def evaluate(
+    path: Path, server: dict[str, Any], environment: type[AskingEnv] = AskingEnv, **settings: Any
+) -> RunReport:
     async def run() -> RunReport:
         message = completion({"content": "hm"}, usage=USAGE)
         async with serving(replies(message)) as scripted:
@@ -135,7 +137,7 @@ def evaluate(path: Path, server: dict[str, Any], **settings: Any) -> RunReport:
                 data_dir_to_save_evals=str(path),
                 **settings,
             )
-            return await AskingEnv(config, [scripted.config(stream=False, **server)]).evaluate_manager()
+            return await environment(config, [scripted.config(stream=False, **server)]).evaluate_manager()
 
     return asyncio.run(run())
 
@@ -150,6 +152,33 @@ def test_a_budget_of_money_in_a_run(tmp_path: Path) -> None:
     assert report.metrics["eval/cost"] == pytest.approx(0.0252)
     stored = json.loads((tmp_path / "metrics.json").read_text())
     assert stored["results"]["all"]["eval/cost"] == pytest.approx(0.0252)
+
+
+class TwiceEnv(AskingEnv):
+    """Has the agent act twice in one rollout, as tasks of several steps do."""
+
+    results: list[AgentResult]
+
+    async def collect_trajectory(self, item: Item) -> Any:
+        async with self.rollout(item) as rollout:
+            self.results = [await rollout.run("one", max_turns=2), await rollout.run("two")]
+            verdict = await rollout.score(self.results[-1])
+        return rollout.scored_item(verdict.reward), []
+
+
+def test_budgets_are_those_of_the_rollout_and_not_of_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[TwiceEnv] = []
+    monkeypatch.setattr(TwiceEnv, "setup", lambda self: _noted(seen, self))
+    evaluate(tmp_path, PRICES, environment=TwiceEnv, cost_budget=0.01)  # a call costs 0.0042
+    first, second = seen[0].results
+    assert (first.ending, first.turns_used) == (Ending.MAX_TURNS, 2)
+    assert (second.ending, second.turns_used) == (Ending.COST_BUDGET, 1)
+
+
+async def _noted(seen: list[TwiceEnv], environment: TwiceEnv) -> None:
+    seen.append(environment)
 
 
 def test_a_budget_that_nobody_can_keep_ends_the_run_with_the_cure(tmp_path: Path) -> None:

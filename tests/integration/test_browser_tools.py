@@ -261,8 +261,8 @@ def test_the_console_and_expressions(tmp_path: Path) -> None:
         await user.click('button "Add')
         await user.click('button "Fail"')
         printed = await user("console", clear=True)
-        assert {"type": "log", "text": "added 1"} in printed["console_messages"]
-        assert printed["js_errors"] == [{"message": "broken button"}]
+        assert {"type": "log", "text": "added 1", "source": "console"} in printed["console_messages"]
+        assert printed["js_errors"] == [{"message": "broken button", "source": "exception"}]
         assert (await user("console"))["total_messages"] == 0
         assert await user.value("[1, {a: null}]") == [1, {"a": None}]
         assert await user.value("await new Promise(done => setTimeout(() => done('late'), 50))") == "late"

@@ -19,7 +19,7 @@ from .bench import Bench
 
 def run(bench: Bench, code: str) -> dict[str, Any]:
     result = bench("execute_code", code=code)
-    assert {"status", "output", "tool_calls_made", "duration_seconds"} <= set(result), result
+    assert {"status", "output", "exit_code", "tool_calls_made", "duration_seconds"} <= set(result), result
     return result
 
 

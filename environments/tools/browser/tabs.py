@@ -292,10 +292,11 @@ class Tabs:
         self._lines[page] = await page.context.new_cdp_session(page)
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        self.messages.console.append({"type": message.type, "text": message.text[:_LONGEST_MESSAGE]})
+        text = message.text[:_LONGEST_MESSAGE]
+        self.messages.console.append({"type": message.type, "text": text, "source": "console"})
 
     def _on_error(self, error: PlaywrightError) -> None:
-        self.messages.errors.append({"message": str(error)[:_LONGEST_MESSAGE]})
+        self.messages.errors.append({"message": str(error)[:_LONGEST_MESSAGE], "source": "exception"})
 
     def _on_dialog(self, page: Page, dialog: Dialog) -> None:
         self._dialog_count += 1

@@ -133,14 +133,21 @@ def _check(settings: HermesSettings, listed: JSON, defined: JSON) -> None:
         if name in refused:
             problems.append(f"tool {name!r}: {refused[name]}")
         elif name not in usable and not usable.intersection(tools):
-            reasons = "; ".join(f"{tool}: {refused[tool]}" for tool in tools if tool not in ours)
+            reasons = _by_reason({tool: refused[tool] for tool in tools if tool not in ours})
             problems.append(f"toolset {name!r}: {reasons or 'it has no tools'}")
     if problems:
         raise ConfigError(f"hermes_tools asks for what cannot be used: {'; '.join(problems)}")
     left_out = [name for name in refused if name not in settings.tools]
     if left_out:
-        reasons = "; ".join(f"{name} ({refused[name]})" for name in left_out)
+        reasons = _by_reason({name: refused[name] for name in left_out})
         logger.warning("tools of Hermes Agent left out: %s", reasons)
+
+
+def _by_reason(refused: Mapping[str, str]) -> str:
+    names: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(tools)} ({reason})" for reason, tools in names.items())
 
 
 def _refusal(settings: HermesSettings, error: Exception) -> str:

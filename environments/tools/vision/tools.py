@@ -46,7 +46,7 @@ async def vision_analyze(state: ToolState, image_url: str, question: str) -> JSO
     try:
         return {"success": True, "analysis": await _seen(state, await load(state, image_url), question)}
     except (NoPicture, EndpointFailed) as error:
-        return {"success": False, "error": str(error)}
+        return {"success": False, "error": str(error), "analysis": f"The picture was not looked at: {error}"}
 
 
 async def browser_vision(state: ToolState, question: str, annotate: bool = False) -> JSON:
@@ -64,20 +64,24 @@ async def browser_vision(state: ToolState, question: str, annotate: bool = False
     return {**taken, "analysis": analysis, "screenshot_path": path}
 
 
+def _no_image(error: str, kind: str) -> JSON:
+    return {"success": False, "image": None, "error": error, "error_type": kind}
+
+
 async def image_generate(state: ToolState, prompt: str, aspect_ratio: str = "landscape") -> JSON:
     """Make a picture from words."""
     if not prompt.strip():
         raise ToolInputError("prompt is empty; say what the picture shall show")
     reason = missing(state.settings.image, "image")
     if reason is not None:
-        return {"success": False, "error": f"image_generate {reason}"}
+        return _no_image(f"image_generate {reason}", "not_configured")
     try:
         made = await draw(state.settings.image, prompt, SIZES[aspect_ratio])
         if isinstance(made, str):
             return {"success": True, "image": made}
         kind = picture(made).media_type.removeprefix("image/")
     except (NoPicture, EndpointFailed) as error:
-        return {"success": False, "error": str(error)}
+        return _no_image(str(error), type(error).__name__)
     return {"success": True, "image": await _keep(state, made, "image", kind)}
 
 
