@@ -10,6 +10,7 @@ import os
 import stat
 from typing import Any
 
+from . import kernel
 from .settings import Settings
 from .wire import Message
 
@@ -49,7 +50,7 @@ def write(settings: Settings, request: Message) -> dict[str, Any]:
                 os.fchmod(target, mode)
         finally:
             os.close(target)
-        os.rename(temporary, path)
+        _put_in_place(temporary, path, replaces=present is not None)
     except OSError:
         os.unlink(temporary)
         raise
@@ -117,6 +118,20 @@ def _make_temporary(parent: str, mode: int) -> tuple[int, str, bool]:
     except FileNotFoundError:
         os.makedirs(parent, 0o755, exist_ok=True)
         return os.open(temporary, flags, mode & _PLAIN_MODE), temporary, True
+
+
+def _put_in_place(temporary: str, path: str, *, replaces: bool) -> None:
+    """Rename. Where a file is replaced, both change places first: to rename over a file makes ext4 write
+    the new one to the disk at once, for which a sandbox has no use."""
+    if replaces:
+        try:
+            kernel.exchange(temporary, path)
+        except OSError:  # a file system that cannot, or the file is gone by now
+            os.rename(temporary, path)
+        else:
+            os.unlink(temporary)
+        return
+    os.rename(temporary, path)
 
 
 def _fill(target: int, request: Message) -> None:

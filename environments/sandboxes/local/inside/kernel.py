@@ -27,9 +27,11 @@ PR_SET_SECCOMP, PR_CAPBSET_DROP = 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
 _MACHINES: dict[str, dict[str, int]] = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250},
-    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219},
+    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "renameat2": 316},
+    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "renameat2": 276},
 }
 _LANDLOCK = {"landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446}
 
@@ -74,6 +76,12 @@ def unmount(target: str) -> None:
 def pivot_root(new_root: str, old_root: str) -> None:
     """Make ``new_root`` the root; the former one appears at ``old_root``."""
     syscall("pivot_root", ctypes.c_char_p(os.fsencode(new_root)), ctypes.c_char_p(os.fsencode(old_root)))
+
+
+def exchange(one: str, other: str) -> None:
+    """Have two files take each other's place, in one step."""
+    paths = [ctypes.c_char_p(os.fsencode(path)) for path in (one, other)]
+    syscall("renameat2", _AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE)
 
 
 def prctl(option: int, argument: object = 0, third: object = 0) -> None:
