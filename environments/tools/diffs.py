@@ -33,13 +33,21 @@ def _lines(text: str) -> list[str]:
 def _common(old: list[str], new: list[str]) -> tuple[int, int]:
     """Equal lines at both ends, less those shown as context: difflib is slow on long equal runs."""
     shortest = min(len(old), len(new))
-    start = 0
-    while start < shortest and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < shortest - start and old[-1 - end] == new[-1 - end]:
-        end += 1
+    start = _equal(old, new, shortest)
+    end = _equal(old[start:][::-1], new[start:][::-1], shortest - start)
     return max(0, start - _CONTEXT), max(0, end - _CONTEXT)
+
+
+def _equal(old: list[str], new: list[str], most: int) -> int:
+    """How many lines at the start are equal, found by halves: to compare slices is quick."""
+    equal = 0
+    while equal < most:
+        middle = (equal + most + 1) // 2
+        if old[equal:middle] == new[equal:middle]:
+            equal = middle
+        else:
+            most = middle - 1
+    return equal
 
 
 def _moved(line: str, offset: int) -> str:

@@ -219,7 +219,7 @@ class _LineEnds:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._positions = [found.start() for found in re.finditer("\n", text)]
+        self._asked = False
 
     def line_of(self, position: int) -> int:
         """Number of the line, from 1."""
@@ -227,11 +227,21 @@ class _LineEnds:
 
     def are_crlf_at(self, position: int) -> bool:
         """Whether the line at a position ends in CRLF; for a last line without end, the one before."""
-        if not self._positions:
-            return False
-        index = min(bisect_left(self._positions, position), len(self._positions) - 1)
-        end = self._positions[index]
+        end = self._end_after(position)
         return end > 0 and self._text[end - 1] == "\r"
+
+    def _end_after(self, position: int) -> int:
+        if not self._asked:  # for one place, a look is less work than a list
+            self._asked = True
+            end = self._text.find("\n", position)
+            return end if end >= 0 else self._text.rfind("\n")
+        if not self._positions:
+            return -1
+        return self._positions[min(bisect_left(self._positions, position), len(self._positions) - 1)]
+
+    @cached_property
+    def _positions(self) -> list[int]:
+        return [found.start() for found in re.finditer("\n", self._text)]
 
 
 def _exact(text: str, old: str, new: str, replace_all: bool) -> Iterator[_Place]:

@@ -5,7 +5,8 @@ Each sandbox has two small programs of ours, both forked from one interpreter th
 
 * the *guardian* stays outside. It builds the isolation, kills process trees, enforces limits and
   the lifetime, and takes everything down when the framework or the init process dies;
-* the *init* process lives in the sandbox and forks one supervisor per command or file operation.
+* the *init* process lives in the sandbox. It does small file operations itself and forks a supervisor
+  for a command; one whose command has left nothing behind takes the next command too.
 
 The framework's side (``backend``, ``sandbox``, ``job``) only exchanges messages with them.
 """
