@@ -318,7 +318,7 @@ async def open_run(environment: BaseEnv, directory: Path | None, *, track: bool 
 
 
 def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
-    from environments.results.fingerprint import content_hash, result_affecting, scrub
+    from environments.results.fingerprint import content_hash, defaults, result_affecting, scrub
     from environments.results.store import Manifest, RunStore
 
     environment = run.environment
@@ -341,6 +341,7 @@ def _open_store(run: Run, directory: Path, stack: ExitStack) -> None:
             manifest,
             resume=environment.config.resume or run.rescoring is not None,
             any_settings=run.rescoring is not None,
+            defaults=defaults(environment.config, environment.server_configs),
         )
     )
     run.run_id = run.store.manifest.run_id

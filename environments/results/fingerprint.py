@@ -14,7 +14,7 @@ from typing import Any
 
 from environments.results.plain import canonical_json, content_hash, plain
 
-__all__ = ["content_hash", "differences", "result_affecting", "scrub", "scrub_text"]
+__all__ = ["content_hash", "defaults", "differences", "result_affecting", "scrub", "scrub_text"]
 
 REMOVED = "***"
 """Stands where a secret was."""
@@ -123,6 +123,15 @@ def result_affecting(env_config: Any, server_configs: Iterable[Any]) -> dict[str
     }
 
 
+def defaults(env_config: Any, server_configs: Iterable[Any]) -> dict[str, Any]:
+    """What ``result_affecting`` would be where nothing was set, as far as fields have defaults.
+
+    A run that was made before there was a field counts as one with its default.
+    """
+    servers = {canonical_json(_server(config)): _defaults(config) for config in server_configs}
+    return {"env": _defaults(env_config), "servers": [servers[key] for key in sorted(servers)]}
+
+
 def scrub(config: Any) -> dict[str, Any]:
     """A configuration (model, dataclass or mapping) as plain data with its secrets replaced by ``***``."""
     data = _scrub(plain(config))
@@ -136,9 +145,16 @@ def scrub_text(text: str) -> str:
     return text
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name and both values of every entry that differs, nested ones with dots in their names."""
-    old, new = dict(_flatten(plain(before))), dict(_flatten(plain(now)))
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], usual: Mapping[str, Any] | None = None
+) -> list[tuple[str, str, str]]:
+    """Name and both values of every entry that differs, nested ones with dots in their names.
+
+    What ``before`` has not counts as it is in ``usual``.
+    """
+    new = dict(_flatten(plain(now)))
+    unset = {name: value for name, value in _flatten(plain(usual or {})) if name in new}
+    old = unset | dict(_flatten(plain(before)))
     return [
         (name, old.get(name, "not set"), new.get(name, "not set"))
         for name in sorted(old.keys() | new.keys())
@@ -161,6 +177,16 @@ def _fields(config: Any, left_out: frozenset[str]) -> dict[str, Any]:
         and info.json_schema_extra.get("result_affecting") is False
     }
     return {name: value for name, value in scrub(config).items() if name not in left_out | declared}
+
+
+def _defaults(config: Any) -> dict[str, Any]:
+    fields = getattr(type(config), "model_fields", {})
+    values = {
+        name: info.get_default(call_default_factory=True)
+        for name, info in fields.items()
+        if not info.is_required() and not info.default_factory_takes_validated_data
+    }
+    return scrub(values)
 
 
 def _scrub(value: Any) -> Any:

@@ -17,6 +17,7 @@ import dataclasses
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -81,11 +82,20 @@ class RunStore:
         self._closed = False
 
     @classmethod
-    def open(cls, directory: Path, manifest: Manifest, *, resume: bool, any_settings: bool = False) -> Self:
+    def open(
+        cls,
+        directory: Path,
+        manifest: Manifest,
+        *,
+        resume: bool,
+        any_settings: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Open the store of a run, making it where there is none.
 
         ``resume=False`` keeps an earlier run under another name; ``any_settings`` takes one of other
-        settings as well, and leaves its manifest as it is. Raises ``ResumeMismatch`` where the
+        settings as well, and leaves its manifest as it is; ``defaults`` (``fingerprint.defaults``) are
+        those of fields that there were not yet. Raises ``ResumeMismatch`` where the
         earlier run was made with other settings, ``StoreError`` where another process has it open
         or the directory cannot be used.
         """
@@ -100,7 +110,7 @@ class RunStore:
             stored = read_manifest(directory) if _holds_run(directory) else None
             if stored is not None and (any_settings or _holds_attempts(directory)):
                 if not any_settings:
-                    _check_resume(directory, stored, manifest)
+                    _check_resume(directory, stored, manifest, defaults)
             else:
                 # A run that scored nothing binds nobody to its settings.
                 stored = None
@@ -209,8 +219,10 @@ _WAY_OUT = (
 )
 
 
-def _check_resume(directory: Path, stored: Manifest, new: Manifest) -> None:
-    found = differences(stored.result_affecting, new.result_affecting)
+def _check_resume(
+    directory: Path, stored: Manifest, new: Manifest, defaults: Mapping[str, Any] | None
+) -> None:
+    found = differences(stored.result_affecting, new.result_affecting, defaults)
     if stored.environment != new.environment:
         found.insert(0, ("environment", stored.environment, new.environment))
     if found:

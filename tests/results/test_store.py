@@ -20,7 +20,7 @@ from environments.config import APIServerConfig, HermesAgentEnvConfig
 from environments.errors import ConfigError, ResumeMismatch, StoreError
 from environments.records import Attempt, Outcome, Sequence, Verdict
 from environments.results.durable import DurableFile, encode
-from environments.results.fingerprint import result_affecting
+from environments.results.fingerprint import defaults, result_affecting
 from environments.results.reading import parse_attempt, read_attempts
 from environments.results.store import Manifest, RunStore, read_manifest, read_tools, run_directory
 
@@ -135,6 +135,24 @@ def test_a_resume_with_other_settings_lists_each_with_both_values(tmp_path: Path
     assert 'servers.0.model_name: was "m", is now "n"' in text
     assert "--env.resume false" in text and "another output" in text
     RunStore.open(tmp_path, manifest(**made()), resume=True).close()  # the failed one left no lock
+
+
+def test_a_run_from_before_a_field_was_there_counts_as_one_with_its_default(tmp_path: Path) -> None:
+    config, servers = HermesAgentEnvConfig(), [APIServerConfig(model_name="m", api_key="k")]
+    before = result_affecting(config, servers)
+    del (
+        before["env"]["max_agent_turns"],
+        before["env"]["disabled_toolsets"],
+        before["servers"][0]["server_type"],
+    )
+    with RunStore.open(tmp_path, manifest(**before), resume=True) as store:
+        store.append(scored())
+    now, usual = manifest(**result_affecting(config, servers)), defaults(config, servers)
+    with RunStore.open(tmp_path, now, resume=True, defaults=usual) as store:
+        assert len(store.attempts()) == 1
+    config.max_agent_turns = 4
+    with pytest.raises(ResumeMismatch, match="max_agent_turns: was 30, is now 4"):
+        RunStore.open(tmp_path, manifest(**result_affecting(config, servers)), resume=True, defaults=usual)
 
 
 def test_results_without_a_manifest_are_not_guessed_about(tmp_path: Path) -> None:
