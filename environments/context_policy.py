@@ -102,7 +102,8 @@ class ContextKeeper:
 
     def overflowed(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> None:
         """The server refused this conversation as too long: the limit is below its length."""
-        self.limit = self.estimate(messages, tools) - 1
+        below = self.estimate(messages, tools) - 1
+        self.limit = below if self.limit is None else min(self.limit, below)
 
     async def make_room(
         self, messages: list[Message], tools: Sequence[Any] | None, turn: int, summarise: Summarise
@@ -154,12 +155,14 @@ class ContextKeeper:
 
     def _refuse_what_cannot_fit(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> None:
         """Raise ``ContextOverflow`` where the conversation is too long however few tokens the part of it
-        has that nobody counted; a guess alone ends no rollout."""
+        has that nobody counted; a guess alone ends no rollout, and hardly any room is room."""
         assert self.limit is not None
+        if self.exact:
+            return  # the session says it
         tokens = self.estimate(messages, tools)
         guessed = max(0, tokens - self._counted_tokens)
         least = tokens - guessed + round(guessed / _DENSEST)
-        if least + self._reserve_of(self.limit) > self.limit:
+        if least + min(self.reserve, self.limit // 32) > self.limit:
             raise ContextOverflow(f"the conversation has about {tokens} tokens, the context {self.limit}")
 
     def _reserve_of(self, limit: int) -> int:
