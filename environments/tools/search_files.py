@@ -131,7 +131,7 @@ async def _search_in_one_pass(
         return None
     command = one_pass.matching(expression, ignore_case, context, name, place.file)
     found = await _run_program(state, place, command, one_pass.FIND_LIMIT)
-    return found if found.stdout_bytes == len(found.stdout) and one_pass.is_whole(found.stdout) else None
+    return found if found.stdout_bytes == len(found.stdout) and _is_whole(state, found) else None
 
 
 async def _check_pattern(state: ToolState, place: _Place, pattern: str, arguments: list[str]) -> None:
@@ -160,7 +160,13 @@ async def _names_in_one_pass(state: ToolState, place: _Place, glob: str) -> byte
         return None
     result = await _run_program(state, place, one_pass.listing(name), _LISTING_LIMIT)
     _refuse_excerpt(result)
-    return result.stdout if one_pass.is_whole(result.stdout) else None
+    return result.stdout if _is_whole(state, result) else None
+
+
+def _is_whole(state: ToolState, found: ExecResult) -> bool:
+    """Whether one pass was enough. Where it was not, the rollout's next searches do not try it."""
+    state.slots[_RULES] = not one_pass.is_whole(found.stdout)
+    return not state.slots[_RULES]
 
 
 async def _over_files(
@@ -172,9 +178,7 @@ async def _over_files(
     """
     listing = _listing(glob)
     result = await _run(state, place, scripts.LIST + script, [*listing, "", *arguments])
-    # Only a guess at which way is the quicker one next time.
-    state.slots[_RULES] = result.stdout.startswith(b"\0")
-    if not state.slots[_RULES]:
+    if not result.stdout.startswith(b"\0"):
         return result.stdout
     _, where, names, rules = result.stdout.split(b"\0", 3)
     kept = b"\n".join(await asyncio.to_thread(_kept, rules, where, glob if listing[0] else None, names))
