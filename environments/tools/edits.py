@@ -247,6 +247,8 @@ class _LineEnds:
 def _exact(text: str, old: str, new: str, replace_all: bool) -> Iterator[_Place]:
     # Where old_string speaks of carriage returns itself, new_string is meant to the letter.
     literal = "\r" in old
+    if (old[0] == "\n" and f"\r{old}" in text) or (old[-1] == "\r" and f"{old}\n" in text):
+        return  # half of a CRLF is no place: line ends aside there may be one
     for start in _positions(text, old, replace_all):
         yield _Place(start, start + len(old), new, literal=literal)
 

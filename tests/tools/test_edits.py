@@ -121,6 +121,15 @@ def test_crlf_stays_and_a_literal_carriage_return_is_meant() -> None:
     assert replace_text("a\nb\r\nc\n", "a\nb\n", "x\ny\n")[0] == "x\ny\nc\n"
 
 
+def test_no_line_end_is_cut_in_half() -> None:
+    assert replace_text("a\r\nfoo\r\n", "\nfoo", "\nbar")[0] == "a\r\nbar\r\n"
+    assert replace_text("\r\n\r\na", "\na", "")[0] == "\r\n"
+    assert replace_text("a\r\nb\r\n", "b\n", "")[0] == "a\r\n"
+    with pytest.raises(EditError, match="fits 2 places"):
+        replace_text("1\r\nx\n2\nx\n", "\nx", "\ny")
+    assert replace_text("a\r\n", "a\r", "b")[0] == "b\r\n"
+
+
 def test_a_missing_final_newline_stays_missing() -> None:
     assert replace_text("a\nb", "b\n", "c\n")[0] == "a\nc"
     assert replace_text("a\nb", "b", "c")[0] == "a\nc"
