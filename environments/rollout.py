@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from environments.agent import AgentTask
 from environments.agent_loop import AgentResult
 from environments.attempt_scope import AttemptScope, current_attempt
-from environments.errors import EvidenceMissing, SandboxBroken, SandboxError, SandboxReleased
+from environments.errors import EvidenceMissing, SandboxBroken, SandboxReleased
 from environments.records import (
     MASKED,
     MASKED_LOGPROB,
@@ -37,6 +37,7 @@ from environments.records import (
     Usage,
     Verdict,
 )
+from environments.sandboxes.answering import ensure_answer
 from environments.scoring import broken_sandbox_verdict, result_of, score_rollout
 
 if TYPE_CHECKING:
@@ -302,9 +303,9 @@ class Rollout:
         if result.ending is Ending.SANDBOX_BROKEN:
             return broken_sandbox_verdict("the agent broke its sandbox")
         self.environment.check_backend()
-        if self._sandbox is not None and not await self._sandbox.alive():
-            raise SandboxError(f"sandbox {self._sandbox.id} died while no command of the agent ran")
         try:
+            if self._sandbox is not None:
+                await ensure_answer(self._sandbox)
             verdict = await score_rollout(self, result)
             self.environment.check_backend()
             return verdict

@@ -17,6 +17,7 @@ from docker_engines import BUSYBOX, IMAGE, VARIABLES, EngineWorld, use_engine
 from real_backends import RUN_ID, SECONDS, STARVE_INIT
 
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
+from environments.sandboxes.answering import ensure_answer
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
 from environments.sandboxes.docker.backend import DockerBackend
 from environments.sandboxes.docker.containers import find_containers, our_containers
@@ -165,6 +166,9 @@ def test_memory_and_processes_are_bounded(world: EngineWorld) -> None:
         assert (await sandbox.exec("echo alive")).text == "alive\n"
         bomb = await sandbox.exec("f() { f | f & f | f & }; f; sleep 100", timeout=2)
         assert bomb.timed_out or bomb.exit_code != 0
+        await sandbox.kill_all()
+        await sandbox.exec("setsid sh -c 'f() { f | f & f | f & }; f; sleep 100' > /dev/null 2>&1 & sleep 1")
+        await ensure_answer(sandbox)
         await sandbox.kill_all()
         assert (await sandbox.exec("echo alive")).text == "alive\n"
 
