@@ -92,6 +92,20 @@ def test_errors_are_those_of_a_file_system(world: World) -> None:
     world.run(body)
 
 
+def test_a_file_that_may_not_be_written_is_not_replaced(world: World) -> None:
+    async def body(sandbox: Sandbox) -> None:
+        await sandbox.write_bytes("kept", b"as it was", mode=0o444)
+        writable = (await sandbox.exec("[ -w kept ]")).exit_code == 0  # to root all files are
+        if writable:
+            await sandbox.write_bytes("kept", b"new")
+        else:
+            with pytest.raises(PermissionError):
+                await sandbox.write_bytes("kept", b"new")
+        assert await sandbox.read_bytes("kept") == (b"new" if writable else b"as it was")
+
+    world.run(body)
+
+
 def test_links_never_lead_out_of_the_sandbox(isolated_world: World, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("host secret")

@@ -59,6 +59,7 @@ t=$1
 if [ -L "$t" ]; then t=$(readlink -f -- "$1"; printf x); t=${t%?x}; [ -n "$t" ] || fail ENOENT; fi
 [ -d "$t" ] && fail EISDIR
 if [ -e "$t" ] && ! [ -f "$t" ]; then fail EINVAL; fi
+if [ -e "$t" ] && ! [ -w "$t" ]; then fail EACCES; fi
 d=${t%/*}
 mkdir -p -- "${d:-/}" || exit 98
 n=$d/.hermes-$4

@@ -42,6 +42,8 @@ def write(settings: Settings, request: Message) -> dict[str, Any]:
         path = os.path.realpath(path)
         present = _status(path)
     mode = _mode_to_set(present, request.header["mode"])
+    if present is not None and not os.access(path, os.W_OK):  # replacing it would get round its mode
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     target, temporary, made = _make_temporary(os.path.dirname(path), mode)
     try:
         try:
