@@ -93,7 +93,7 @@ def test_errors_are_those_of_a_file_system(world: World) -> None:
 
 
 def test_a_file_that_may_not_be_written_is_not_replaced(world: World) -> None:
-    async def body(sandbox: Sandbox) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
         await sandbox.write_bytes("kept", b"as it was", mode=0o444)
         writable = (await sandbox.exec("[ -w kept ]")).exit_code == 0  # to root all files are
         if writable:
