@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from environments.results.plain import canonical_json, content_hash, plain
@@ -118,7 +119,7 @@ def result_affecting(env_config: Any, server_configs: Iterable[Any]) -> dict[str
     """
     servers = {canonical_json(server): server for server in map(_server, server_configs)}
     return {
-        "env": _fields(env_config, NOT_AFFECTING),
+        "env": _whole_paths(_fields(env_config, NOT_AFFECTING)),
         "servers": [servers[key] for key in sorted(servers)],
     }
 
@@ -177,6 +178,15 @@ def _fields(config: Any, left_out: frozenset[str]) -> dict[str, Any]:
         and info.json_schema_extra.get("result_affecting") is False
     }
     return {name: value for name, value in scrub(config).items() if name not in left_out | declared}
+
+
+def _whole_paths(fields: dict[str, Any]) -> dict[str, Any]:
+    """A dataset on this machine is the same one however its path was written."""
+    name = fields.get("dataset_name")
+    if isinstance(name, str) and name:
+        with contextlib.suppress(OSError, ValueError):  # what is no path at all
+            return fields | {"dataset_name": str(Path(name).resolve(strict=True))}
+    return fields
 
 
 def _defaults(config: Any) -> dict[str, Any]:

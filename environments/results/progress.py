@@ -157,7 +157,8 @@ class Progress:
         state = self._snapshot
         kinds = ", ".join(f"{name} {number}" for name, number in sorted(state.errors.items()))
         if state.failed:
-            return f"{state.failed} failed" + (f" ({kinds})" if kinds else "")
+            retried = "with retried ones: " if sum(state.errors.values()) > state.failed else ""
+            return f"{state.failed} failed" + (f" ({retried}{kinds})" if kinds else "")
         return f"errors: {kinds}" if kinds else ""
 
     def _write(self, text: str) -> None:

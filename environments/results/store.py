@@ -222,12 +222,22 @@ _WAY_OUT = (
 def _check_resume(
     directory: Path, stored: Manifest, new: Manifest, defaults: Mapping[str, Any] | None
 ) -> None:
-    found = differences(stored.result_affecting, new.result_affecting, defaults)
+    found = [
+        (name, before, now)
+        for name, before, now in differences(stored.result_affecting, new.result_affecting, defaults)
+        if name != "env.dataset_name" or not _same_place(before, now)
+    ]
     if stored.environment != new.environment:
         found.insert(0, ("environment", stored.environment, new.environment))
     if found:
         lines = "\n".join(f"  {name}: was {before}, is now {now}" for name, before, now in found)
         raise ResumeMismatch(f"{directory} was made with other settings:\n{lines}\n{_WAY_OUT}.")
+
+
+def _same_place(before: str, now: str) -> bool:
+    """Whether two names of a dataset (as JSON) are one path: runs were once noted with what was typed."""
+    old, new = (str(orjson.loads(name)) if name[0] == '"' else "" for name in (before, now))
+    return bool(old and new) and os.path.realpath(old) == os.path.realpath(new)
 
 
 def _keep_foreign_results(directory: Path) -> None:

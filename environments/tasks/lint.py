@@ -145,6 +145,12 @@ def _step(task: Task, step: Step) -> list[Finding]:
         _test_script(task, step, say)
     if not step.solve_script.is_file():
         say("warning", f"{NO_SOLUTION}: nothing shows that it can be solved")
+    for script in (step.test_script, step.solve_script):
+        if b"\r\n" in _bytes(script):
+            say(
+                "warning",
+                f"{script.parent.name}/{script.name} has Windows line ends, which shells stumble over",
+            )
     if step.verifier.mode == "separate" and not step.artifacts:
         say("note", "its separate verifier sees only /logs/artifacts, as no artifacts are declared")
     for path in _artifacts(step) if step.verifier.mode == "separate" else []:
@@ -188,7 +194,11 @@ def _scripts(directory: Path) -> list[Path]:
 
 
 def _text(path: Path) -> str:
+    return _bytes(path).decode("utf-8", "replace")
+
+
+def _bytes(path: Path) -> bytes:
     try:
-        return path.read_text("utf-8", "replace")
+        return path.read_bytes()
     except OSError:
-        return ""
+        return b""

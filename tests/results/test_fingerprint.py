@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
@@ -41,6 +42,18 @@ def test_what_may_change_between_a_run_and_its_resume() -> None:
     assert not changed(
         server={"base_url": "http://u:p@h:1/v1", "api_key": "k", "timeout": 3, "max_retries": 1}
     )
+
+
+def test_a_dataset_is_the_same_however_its_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tasks", "others"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("tasks")
+    monkeypatch.chdir(tmp_path)
+    names = ["tasks", "tasks/", "./tasks", str(tmp_path / "tasks"), "link", "others", "not/there"]
+    noted = [result_affecting(OwnConfig(dataset_name=name), [])["env"]["dataset_name"] for name in names]
+    assert noted == [str(tmp_path / "tasks")] * 5 + [str(tmp_path / "others"), "not/there"]
 
 
 def test_what_must_stay() -> None:

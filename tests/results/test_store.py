@@ -137,6 +137,28 @@ def test_a_resume_with_other_settings_lists_each_with_both_values(tmp_path: Path
     RunStore.open(tmp_path, manifest(**made()), resume=True).close()  # the failed one left no lock
 
 
+def test_a_run_goes_on_however_the_path_of_its_dataset_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tasks", "others"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def made(dataset: str | None) -> Any:
+        return manifest(**result_affecting(HermesAgentEnvConfig(dataset_name=dataset), []))
+
+    older = made("tasks")
+    older.result_affecting["env"]["dataset_name"] = "tasks/"  # as typed, which runs once noted
+    with RunStore.open(tmp_path / "run", older, resume=True) as store:
+        store.append(scored())
+    for name in ("tasks", str(tmp_path / "tasks")):
+        with RunStore.open(tmp_path / "run", made(name), resume=True) as store:
+            assert len(store.attempts()) == 1
+    for name in ("others", None):
+        with pytest.raises(ResumeMismatch, match="dataset_name"):
+            RunStore.open(tmp_path / "run", made(name), resume=True)
+
+
 def test_a_run_from_before_a_field_was_there_counts_as_one_with_its_default(tmp_path: Path) -> None:
     config, servers = HermesAgentEnvConfig(), [APIServerConfig(model_name="m", api_key="k")]
     before = result_affecting(config, servers)

@@ -129,3 +129,10 @@ def test_what_is_not_supported_is_no_fault(tmp_path: Path) -> None:
     loaded = load_task(task)
     assert faults(loaded) == ["instruction.md is missing or empty"]
     assert unsolved(loaded) == ["solution/solve.sh is missing"]
+
+
+def test_windows_line_ends_are_said(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "t", QUIET)
+    script = task / "tests" / "test.sh"
+    script.write_bytes(script.read_bytes().replace(b"\n", b"\r\n"))
+    assert findings(task) == ["warning: tests/test.sh has Windows line ends, which shells stumble over"]
