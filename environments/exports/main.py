@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     options = argparse.ArgumentParser(
         prog="hermes-env export",
+        epilog="'hermes-env export harbor RUN JOB' writes an evaluation as a job directory of Harbor.",
         allow_abbrev=False,
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -188,6 +189,8 @@ class _Export:
         text = f"{plural(output.rows, 'row')} written to {output.path}"
         if output.known:
             text += f", beside {output.known} that were there"
+        elif output.kept:
+            text += ", which is as it was"
         left = {**selection.left_out, "duplicate": output.duplicates}
         reasons = [f"{count} {reason}" for reason, count in left.items() if count]
         lines = [text, *([f"left out: {'; '.join(reasons)}"] if reasons else [])]

@@ -12,7 +12,7 @@ from typing import Any, Self
 import orjson
 
 from environments.errors import ConfigError
-from environments.results.durable import DurableFile, encode, read_lines
+from environments.results.durable import DurableFile, encode, read_lines, store_errors
 
 JSON = dict[str, Any]
 
@@ -39,9 +39,13 @@ class Output:
         self.duplicates = 0
         self._columns = set(columns)
         self._seen: set[bytes] = set()
-        if mode == "overwrite":
-            path.unlink(missing_ok=True)
-        elif path.exists():
+        self.kept = mode == "overwrite" and path.exists()
+        """Whether an earlier file is still there: it goes when there is a row to put in its place, so that a
+        mistake in the command does not cost it."""
+        self._file: DurableFile | None = None
+        if self.kept:
+            return
+        if path.exists():
             self._read()
         self._file = DurableFile(path)
 
@@ -51,8 +55,9 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        if not self.rows and not self.known:
+        if self._file is not None:
+            self._file.close()
+        if not self.rows and not self.known and not self.kept:
             self.path.unlink(missing_ok=True)
 
     def _read(self) -> None:
@@ -75,6 +80,10 @@ class Output:
         if digest in self._seen:
             self.duplicates += 1
             return False
+        if self._file is None:
+            with store_errors(f"cannot replace {self.path}"):
+                self.path.unlink(missing_ok=True)
+            self._file, self.kept = DurableFile(self.path), False
         self._file.append(encode(row))
         self._seen.add(digest)
         self.rows += 1

@@ -76,6 +76,19 @@ def test_an_output_is_added_to_or_replaced_only_on_request(source: Path, tmp_pat
     assert main([*command, "--overwrite", "--rows", "1"]) == 0 and len(lines(output)) == 1
 
 
+def test_a_file_that_is_to_be_replaced_stays_until_there_is_a_row(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.jsonl"
+    assert main(["export", "sft", str(source), str(output)]) == 0
+    before = output.read_bytes()
+    assert main(["export", "sft", str(tmp_path / "nothing"), str(output), "--overwrite"]) == 2
+    capsys.readouterr()
+    assert main(["export", "sft", str(source), str(output), "--overwrite", "--min-score", "7"]) == 1
+    assert "0 rows written" in (printed := capsys.readouterr().out) and "as it was" in printed
+    assert output.read_bytes() == before
+
+
 def test_mistakes_are_named(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out.jsonl"
     for arguments, expected in (
