@@ -28,6 +28,8 @@ _ADVICE = {
     "/inference/v1/generate": "start vLLM with --enable-scale-out",
     "/v1/completions": "needs vLLM 0.10.2 or later",
 }
+_OWNERS = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "library": "Ollama"}
+"""Which program a server is, by the owner that its list of models names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +118,33 @@ async def _none_offered(
         return refusals[statuses.index(401)][1]
     if all(status == 403 for status in statuses):  # one alone is an endpoint that is switched off
         return refusals[0][1]
-    models = [str(model["id"]) for model in await transport.models(server.target, server.root)]
-    if models and server.config.model_name not in models:
+    models = await transport.models(server.target, server.root)
+    names = [str(model["id"]) for model in models]
+    if names and server.config.model_name not in names:
         return AccessDenied(
-            f"{server.label} has no model {server.config.model_name!r}; it offers: {', '.join(models)}"
+            f"{server.label} has no model {server.config.model_name!r}; it offers: {', '.join(names)}"
         )
+    kind = server.config.server_type
+    program = next((_OWNERS[o] for m in models if (o := str(m.get("owned_by")).lower()) in _OWNERS), None)
     said = "; ".join(
-        f"{wire.path}: {refusal}{_advice(server.config.server_type, wire)}" for wire, refusal in refusals
+        f"{wire.path}: {refusal}{_advice(wire) if kind == 'vllm' and program in (None, 'vLLM') else ''}"
+        for wire, refusal in refusals
     )
     return ConfigError(
-        f"{server.label} gives no token ids with log-probabilities, which --openai.server_type "
-        f"{server.config.server_type} needs ({said}). For chat completions alone, use --openai.server_type "
-        "openai"
+        f"{server.label} {f'is {program} and ' if program else ''}gives no token ids with log-probabilities, "
+        f"which --openai.server_type {kind} needs ({said}). {_instead(kind, program)}"
     )
 
 
-def _advice(server_type: str, wire: TokenWire) -> str:
-    advice = _ADVICE.get(wire.path) if server_type == "vllm" else None
+def _advice(wire: TokenWire) -> str:
+    advice = _ADVICE.get(wire.path)
     return f" ({advice})" if advice else ""
+
+
+def _instead(kind: str, program: str | None) -> str:
+    """What to do, as far as it is known which program the server is."""
+    named = (program or "").lower()
+    if named in TOKEN_SERVERS and named != kind:
+        return f"Use --openai.server_type {named}"
+    chat = "For chat completions alone (process, evaluate), use --openai.server_type openai"
+    return chat if named == kind else f"{chat}; to train with serve, start vLLM or SGLang (docs/servers.md)"

@@ -25,6 +25,7 @@ from environments.workflows.serve_groups import Groups, no_tokens
 from environments.workflows.serve_ledger import SENT, Ledger
 from environments.workflows.serve_link import POLL, Link, Training
 from environments.workflows.serve_metrics import PrefixedTracker
+from environments.workflows.serve_wire import CUT_ROWS
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -275,10 +276,11 @@ class _Serving:
     async def report(self) -> RunReport:
         """What the run sent, and what it did not and why."""
         outcomes = dict(self.ledger.outcomes)
-        sent = outcomes.pop(SENT, 0)
+        sent, rows = outcomes.pop(SENT, 0), self.ledger.rows
         evaluated, failed = self.evaluations.done, self.evaluations.failed
         parts = [f"{sent} groups sent, step {self.step}{f' of {self.last_step}' if self.last_step else ''}"]
         parts += [f"{count} not sent: {reason}" for reason, count in sorted(outcomes.items())]
+        parts += [f"{rows[name]} sequences {words}" for name, words in CUT_ROWS.items() if rows[name]]
         if self.groups.spooled:
             parts.append(f"{len(self.groups.spooled)} not sent: training_over")
         if evaluated:
@@ -296,7 +298,11 @@ class _Serving:
             message="; ".join(parts),
             groups=sent,
             output=self.ledger.directory,
-            metrics={"sent": sent, "step": self.step, **{f"not_sent/{k}": v for k, v in outcomes.items()}},
+            metrics={
+                "sent": sent,
+                "step": self.step,
+                **{f"not_sent/{k}": v for k, v in (outcomes | rows).items()},
+            },
         )
 
     async def close(self) -> None:

@@ -19,7 +19,13 @@ from environments.workflows.serve_ledger import SENT, Ledger, Spooled
 from environments.workflows.serve_link import Link
 from environments.workflows.serve_metrics import ServeMetrics
 from environments.workflows.serve_sending import Sender
-from environments.workflows.serve_wire import Outgoing, has_placeholders, outgoing, without_placeholders
+from environments.workflows.serve_wire import (
+    CUT_ROWS,
+    Outgoing,
+    has_placeholders,
+    outgoing,
+    without_placeholders,
+)
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -28,9 +34,7 @@ if TYPE_CHECKING:
 FAILED_IN_A_ROW = 20
 """Groups without anything to send, one after the other, that end the run."""
 
-INNOCENT = frozenset(
-    {"equal_scores", "postprocessed_away", "other_training_run", "training_over", "too_long"}
-)
+INNOCENT = frozenset({"equal_scores", "postprocessed_away", "other_training_run", "training_over"})
 """Reasons that say nothing against the next group."""
 
 Refusal = tuple[str, str]
@@ -52,6 +56,7 @@ class Groups:
         """Back-off after failures: no group is begun before this time (monotonic)."""
         self._begun_at: dict[str, tuple[int, float]] = {}
         self._failed_in_a_row = 0
+        self._rows_told: set[str] = set()
         self._schemas: dict[str, Any] = {}
         self._file: GroupFile | None = None
 
@@ -136,8 +141,9 @@ class Groups:
             data = await self.environment.postprocess_histories(data)
             refusal = None if data else ("postprocessed_away", "postprocess_histories returned nothing")
         if refusal is None and data is not None:
-            data = self._real(data)
-            refusal = self._unfit(data) or await self._spool(draw, number, data, step)
+            whole, data = len(data["tokens"]), self._real(data)
+            left_out = {"row_without_tokens": whole - len(data["tokens"])}
+            refusal = self._unfit(data) or await self._spool(draw, number, data, step, left_out)
         if refusal is not None or data is None:
             self.not_sent(draw, *(refusal or ("no_scored_attempt", "no data")))
             return False
@@ -163,14 +169,14 @@ class Groups:
         kind = self.environment.server_configs[0].server_type
         if kind not in TOKEN_SERVERS:
             raise no_tokens(f"--openai.server_type {kind}")
-        real = without_placeholders(data)
-        for _ in range(len(data["tokens"]) - len(real["tokens"])):
-            self.metrics.not_sent("row_without_tokens")
-        return real
+        return without_placeholders(data)
 
-    async def _spool(self, draw: int, number: int, data: ScoredDataGroup, step: int) -> Refusal | None:
+    async def _spool(
+        self, draw: int, number: int, data: ScoredDataGroup, step: int, left_out: dict[str, int]
+    ) -> Refusal | None:
         training = self.link.training
         assert training is not None
+        truncate = self.environment.config.long_sequences == "truncate"
         try:
             group = outgoing(
                 data,
@@ -178,15 +184,14 @@ class Groups:
                 max_token_length=training.max_token_length,
                 generation_params=self._generation_parameters(),
                 policy_version=step,
-                truncate=self.environment.config.long_sequences == "truncate",
+                truncate=truncate,
                 tools=await asyncio.to_thread(self._tools, data),
             )
         except UserCodeError as error:
             return "environment_error", one_line(error)
         if group is None:
-            return "too_long", f"every sequence is longer than the trainer's {training.max_token_length}"
-        for reason, count in group.notes.items():
-            self.metrics.not_sent(reason, count)
+            return "too_long", _too_long(training.max_token_length, truncate)
+        self._note_rows(draw, number, left_out | group.notes)
         self.metrics.group_made(group.trained_tokens)
         key = self.ledger.key(draw, number)
         spooled = await asyncio.to_thread(self._write, key, draw, group)
@@ -195,6 +200,20 @@ class Groups:
         self._failed_in_a_row = 0
         self.sender.add(spooled)
         return None
+
+    def _note_rows(self, draw: int, number: int, notes: dict[str, int]) -> None:
+        """Account for the sequences of a group that are left out or cut; told once for each reason."""
+        notes = {reason: count for reason, count in notes.items() if count}
+        if not notes:
+            return
+        self.ledger.note_rows(draw, number, notes)
+        for reason, count in notes.items():
+            self.metrics.not_sent(reason, count)
+            if reason in CUT_ROWS and reason not in self._rows_told:
+                self._rows_told.add(reason)
+                self.run.note(
+                    f"group {draw}: {count} sequences {CUT_ROWS[reason]}; such are counted at the end"
+                )
 
     def _tools(self, data: ScoredDataGroup) -> list[dict[str, Any]] | None:
         """Tool schemas that a group was rolled out with."""
@@ -228,9 +247,10 @@ class Groups:
         if reason in INNOCENT:
             return
         self._failed_in_a_row += 1
-        self.pause_until = time.monotonic() + backoff(
-            self.environment.config.retry_backoff, self._failed_in_a_row - 1
-        )
+        if reason != "too_long":  # waiting would make no sequence shorter
+            self.pause_until = time.monotonic() + backoff(
+                self.environment.config.retry_backoff, self._failed_in_a_row - 1
+            )
         if self._failed_in_a_row >= FAILED_IN_A_ROW:
             raise RunAborted(
                 f"{self._failed_in_a_row} groups in a row gave nothing to send; the last one: {text}"
@@ -255,6 +275,16 @@ class Groups:
         await self.sender.stop()
         if self._file is not None:
             self._file.close()
+
+
+def _too_long(limit: int, truncate: bool) -> str:
+    """Why nothing of a group is left, and what could be done about it."""
+    if truncate:
+        return f"no reply ends within the {limit} tokens that the trainer takes"
+    return (
+        f"every sequence is longer than the {limit} tokens that the trainer takes (--env.long_sequences "
+        "truncate sends what fits)"
+    )
 
 
 def no_tokens(what: str) -> ConfigError:

@@ -3,7 +3,8 @@
 ::
 
     serve.json           the training run at hand, and the step it has reached
-    groups-N.jsonl       one line per draw that is done with in training run N: sent, or why not
+    groups-N.jsonl       one line per draw that is done with in training run N: sent, or why not; before
+                         it, where only some of a group's sequences are sent as they are, how many are not
     spool-N/KEY.json     groups of training run N that the API has not confirmed
 
 A group is in the spool before it is sent and leaves it when the API has confirmed it, so neither a
@@ -58,6 +59,8 @@ class Ledger:
         """Draws that are done with."""
         self.outcomes: Counter[str] = Counter()
         """How many groups of this training run were sent, or not sent for which reason."""
+        self._rows: dict[tuple[int, int], dict[str, int]] = {}
+        """By draw and part, the sequences that are not sent as they are."""
         self.session: Session | None = None
         self._file: DurableFile | None = None
 
@@ -75,11 +78,14 @@ class Ledger:
             self.session = Session(last.number + 1 if last else 1, api_run, step, **instance)
             self._report_left_over(last)
         self._save()
-        self.done, self.outcomes = set(), Counter()
+        self.done, self.outcomes, self._rows = set(), Counter(), {}
         path = self.directory / f"groups-{self.session.number}.jsonl"
         if path.exists():
             for _, line in read_lines(path):
                 entry = orjson.loads(line)
+                if "outcome" not in entry:
+                    self._rows[entry["draw"], entry["part"]] = entry["rows"]
+                    continue
                 self.done.add(entry["draw"])
                 self.outcomes[entry["outcome"]] += 1
         self._file = DurableFile(path)
@@ -111,6 +117,20 @@ class Ledger:
         self.done.add(draw)
         self.outcomes[outcome] += 1
         self._file.append(encode(entry))
+
+    def note_rows(self, draw: int, part: int, rows: dict[str, int]) -> None:
+        """Part of a group that is to be sent has sequences that are left out or cut: how many, by reason."""
+        assert self._file is not None
+        self._rows[draw, part] = rows
+        self._file.append(encode({"draw": draw, "part": part, "rows": rows}))
+
+    @property
+    def rows(self) -> Counter[str]:
+        """How many sequences of this training run were left out of their groups, or cut, for which reason."""
+        total: Counter[str] = Counter()
+        for rows in self._rows.values():
+            total.update(rows)
+        return total
 
     def key(self, draw: int, part: int) -> str:
         """The name under which the API takes a group only once."""

@@ -39,6 +39,13 @@ _PER_TOKEN = (
 )
 _PER_GROUP = ("generation_params", "group_overrides", "images")
 
+CUT_ROWS = {
+    "row_too_long": "left out as too long for the trainer",
+    "row_truncated": "truncated to what the trainer takes",
+    "row_without_tokens": "left out without a reply",
+}
+"""Notes on rows that the trainer does not get, or not whole, in words."""
+
 
 @dataclass(slots=True)
 class Outgoing:

@@ -80,6 +80,26 @@ def test_a_server_that_gives_no_ids_is_refused_with_what_each_endpoint_said() ->
         assert ("text only" in said) == bool(offers)
 
 
+@pytest.mark.parametrize(
+    ("server_type", "owner", "said", "unsaid"),
+    [
+        ("vllm", "llamacpp", ["is llama.cpp", "server_type openai", "start vLLM or SGLang"], "scale-out"),
+        ("sglang", "library", ["is Ollama", "server_type openai", "start vLLM or SGLang"], "scale-out"),
+        ("vllm", "sglang", ["is SGLang", "Use --openai.server_type sglang"], "server_type openai"),
+        ("sglang", "vllm", ["is vLLM", "Use --openai.server_type vllm"], "server_type openai"),
+        ("vllm", "vllm", ["is vLLM", "--enable-scale-out", "server_type openai"], "start vLLM or SGLang"),
+    ],
+)
+def test_what_kind_of_server_it_is_instead_is_said(
+    server_type: str, owner: str, said: list[str], unsaid: str
+) -> None:
+    server = TokenServer(answer, offers=[])
+    server.owner = owner
+    with pytest.raises(ConfigError) as raised:
+        sample(server, server_type)
+    assert all(part in str(raised.value) for part in said) and unsaid not in str(raised.value)
+
+
 def test_a_server_that_ignores_the_wish_for_ids_is_passed_over() -> None:
     server = TokenServer(answer, offers=[COMPLETIONS])
 

@@ -61,6 +61,8 @@ class TokenServer:
         self.raw, self.old_shape, self.model = raw, old_shape, model
         self.tokenize: Callable[[str], list[int]] | None = None
         """What ``/tokenize`` answers; None where the server has none."""
+        self.owner: str | None = None
+        """Who its list of models says that they belong to."""
         self.version = "1"
         self.cut: list[int] = []
         self.broken: list[Callable[[dict[str, Any]], Any]] = []
@@ -108,7 +110,8 @@ class TokenServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         entry = {"id": self.model, "object": "model", "root": "some/model", "max_model_len": self.context}
-        return web.json_response({"object": "list", "data": [entry]})
+        owner = {"owned_by": self.owner} if self.owner else {}
+        return web.json_response({"object": "list", "data": [entry | owner]})
 
     async def _answer(self, request: web.Request) -> web.Response:
         if request.path == "/tokenize" and self.tokenize is not None:

@@ -290,6 +290,50 @@ def test_groups_of_nothing_end_the_run_without_burning_items(api: Server, tmp_pa
     assert environment.position <= 24
 
 
+class LongEnv(TokenEnv):
+    """The first rollout of each group is short, the others have two replies, the first of them short."""
+
+    async def collect_trajectory(self, item: Any) -> Any:
+        row, backlog = await super().collect_trajectory(item)
+        attempt = current_attempt.get()
+        assert row is not None and attempt is not None
+        if attempt.record.attempt > 0:
+            n = item["number"]
+            row["tokens"], row["masks"] = [n] * 8, [-100, n, n, -100, -100, n, n, n]
+            row["inference_logprobs"] = [1.0, -0.5, -0.5, 1.0, 1.0, -0.5, -0.5, -0.5]
+        return row, backlog
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "words"),
+    [
+        ("drop", "row_too_long", "left out as too long for the trainer"),
+        ("truncate", "row_truncated", "truncated to what the trainer takes"),
+    ],
+)
+def test_sequences_that_are_cut_or_left_out_are_told_and_counted(
+    api: Server, tmp_path: Path, policy: str, reason: str, words: str
+) -> None:
+    train(api, 2, max_token_len=7, batch_size=2)
+    environment = make(tmp_path, api.url, LongEnv, total_steps=2, long_sequences=policy)
+    report = serve(environment)
+    lines = (tmp_path / "groups.run" / "groups-1.jsonl").read_text().splitlines()
+    noted = [entry["rows"] for entry in map(json.loads, lines) if "rows" in entry]
+    assert report.complete and len(noted) >= 2 and all(rows == {reason: 1} for rows in noted)
+    assert f"{len(noted)} sequences {words}" in report.message
+    assert report.metrics[f"not_sent/{reason}"] == len(noted)
+    # The same command later still knows of them.
+    assert f"{len(noted)} sequences {words}" in serve(make(tmp_path, api.url, LongEnv, total_steps=2)).message
+
+
+def test_a_training_that_takes_no_sequence_ends(api: Server, tmp_path: Path) -> None:
+    train(api, 5, max_token_len=2)
+    environment = make(tmp_path, api.url, total_steps=5)
+    with pytest.raises(RunAborted, match=r"longer than the 2 tokens .*--env.long_sequences truncate"):
+        serve(environment)
+    assert environment.position <= 24
+
+
 def test_no_more_items_ends_the_run_incomplete(api: Server, tmp_path: Path) -> None:
     train(api, 5)
 
