@@ -163,10 +163,9 @@ def _options(words: Sequence[str], defaults: dict[str, str]) -> dict[str, str]:
 
 
 def _validate(source: str, options: Sequence[str]) -> int:
-    import tempfile
-
     from environments.cli import note_odd_options, scan_for, set_up_logging
     from environments.foreground import RESUMED, run_in_foreground
+    from environments.scratch import scratch_directory
 
     found, reports = _reporting()
     environment: Any = found
@@ -176,7 +175,7 @@ def _validate(source: str, options: Sequence[str]) -> int:
     _refuse_without_effect(arguments)
     set_up_logging("WARNING" if arguments.log_level == "INFO" else arguments.log_level)
     note_odd_options(arguments)
-    with tempfile.TemporaryDirectory(prefix="hermes-validate-") as scratch:
+    with scratch_directory("hermes-validate-") as scratch:
         effective, kept = _settings(environment, source, arguments, scratch)
         if arguments.print_config:
             from environments.configuration.rendering import render
