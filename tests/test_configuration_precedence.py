@@ -285,7 +285,7 @@ def test_python_mistakes_are_all_told() -> None:
     assert str(caught.value).splitlines() == [
         "unknown key 'group_siz' in env; did you mean group_size?",
         "unknown key 'tiemout' in openai; did you mean timeout?",
-        "env.limit: expected int >= 0 or none, got -1 (argument)",
+        "env.limit: expected int >= 1 or none, got -1 (argument)",
         "env.title: expected str or none, got 3: put it in quotes (argument)",
     ]
 

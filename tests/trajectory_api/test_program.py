@@ -73,7 +73,7 @@ def test_a_directory_has_one_server(tmp_path: Path, capfd: pytest.CaptureFixture
 
     with server(tmp_path) as running:
         assert running.url
-        assert main(["--data", str(tmp_path), "--port", "0"]) == 1
+        assert main(["--data", str(tmp_path), "--port", "0"]) == 2
         assert "another run-api works in" in capfd.readouterr().err
 
 
