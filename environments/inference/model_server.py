@@ -26,7 +26,11 @@ from environments.inference.providers import (
 from environments.inference.replies import MalformedReply, read_chat, read_completion
 from environments.inference.request_body import chat_body, completion_body
 from environments.inference.text_calls import read_text_calls
-from environments.inference.token_endpoint import TokenEndpoint, find_token_endpoint
+from environments.inference.token_endpoint import (
+    TokenEndpoint,
+    find_token_endpoint,
+    find_token_endpoint_again,
+)
 from environments.inference.transport import Target, Transport
 from environments.inference.types import ChatCompletion, Completion
 from environments.records import Message, Usage
@@ -34,6 +38,9 @@ from environments.tool_call_parsers.base import ToolCallParser
 
 _NONSENSE_IN_A_ROW = 3
 """Answers without sense, before the first good one, after which an address is taken for a wrong one."""
+
+_NO_ENDPOINT = (403, 404, 405)
+"""Statuses of an endpoint that is switched off or was never there."""
 
 _NAMES_N = re.compile(r"['\"`]n\\?['\"`]")
 
@@ -266,9 +273,23 @@ class ModelServer:
                 raise no_answer(self.label, str(problem)) from None
             except ModelNotFound as error:
                 raise await self._with_models(transport, error) from None
+            except AccessDenied as error:
+                if error.status not in _NO_ENDPOINT:
+                    raise
+                await self._find_again(transport, url, max(0.0, end - clock()))
+                if request.url(self) == url:
+                    raise
+                url, body = request.url(self), request.body(self)
             except BadRequest as error:
                 if not self._adapt(body, error):
                     raise
+
+    async def _find_again(self, transport: Transport, url: str, budget: float) -> None:
+        """Look for the token endpoint anew where the server, started with other options, lacks it."""
+        async with self._finding:
+            known = self.token_endpoint
+            if known is not None and url == f"{self.root}{known.wire.path}":
+                self.token_endpoint = await find_token_endpoint_again(self, transport, budget, known)
 
     def _adapt(self, body: dict[str, Any], error: BadRequest) -> bool:
         """Change the body so that the server may take it. False where nothing is left to change."""

@@ -74,6 +74,23 @@ async def find_token_endpoint(server: ModelServer, transport: Transport, budget:
     raise await _none_offered(server, transport, refusals)
 
 
+async def find_token_endpoint_again(
+    server: ModelServer, transport: Transport, budget: float, known: TokenEndpoint
+) -> TokenEndpoint:
+    """What a server offers that no longer has the endpoint it had, because it was started anew.
+
+    Raises as ``find_token_endpoint`` does, and ``ConfigError`` where its log-probabilities account for less
+    than they did: the run has relied on them.
+    """
+    found = await find_token_endpoint(server, transport, budget)
+    if not found.accounted >= known.accounted:
+        raise ConfigError(
+            f"{server.label} came back with log-probabilities that leave out the sampling parameters; "
+            "start it as it was before"
+        )
+    return found
+
+
 async def server_tokens(
     server: ModelServer, transport: Transport, budget: float, text: str
 ) -> list[int] | None:

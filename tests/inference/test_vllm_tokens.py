@@ -15,6 +15,7 @@ from environments.errors import AccessDenied, ConfigError, ContextOverflow, Serv
 from environments.inference.pooled_sampler import PooledSampler
 from environments.inference.replies import MalformedReply
 from environments.inference.server_manager import ServerManager
+from environments.inference.token_sampling import TokenReply
 from environments.inference.token_wire import TokenAsk
 from environments.inference.vllm import VLLM_WIRES, VLLMGenerate
 from environments.records import PolicySpan
@@ -98,6 +99,37 @@ def test_what_kind_of_server_it_is_instead_is_said(
     with pytest.raises(ConfigError) as raised:
         sample(server, server_type)
     assert all(part in str(raised.value) for part in said) and unsaid not in str(raised.value)
+
+
+def restarted(**changes: Any) -> tuple[TokenServer, list[TokenReply]]:
+    """A server that is changed between two rounds of three replies, and the replies."""
+    server = TokenServer(answer, offers=[GENERATE])
+
+    async def work(manager: ServerManager) -> list[TokenReply]:
+        call = {"stop_token_ids": [EOS], "max_tokens": 50}
+        samplers = [PooledSampler(manager, "train", {}) for _ in range(3)]
+        first = [await sampler.sample(PROMPT, **call) for sampler in samplers]
+        for name, value in changes.items():
+            setattr(server, name, value)
+        return first + await asyncio.gather(*(sampler.sample(PROMPT, **call) for sampler in samplers))
+
+    return server, using(server, "vllm", work)
+
+
+def test_a_server_that_comes_back_with_another_endpoint_is_asked_over_that() -> None:
+    server, replies = restarted(offers=[COMPLETIONS])
+    assert len({tuple(reply.tokens) for reply in replies}) == 1
+    asked = ["token_ids" in body for body in server.requests if PROMPT in body.values()]
+    assert asked == [True] * 3 + [False] * 3
+
+
+def test_a_server_that_comes_back_without_tokens_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match=r"is vLLM and gives no token ids .*--enable-scale-out"):
+        restarted(offers=[], owner="vllm")
+    with pytest.raises(AccessDenied, match="has no model 'm'; it offers: other"):
+        restarted(offers=[], model="other")
+    with pytest.raises(ConfigError, match="start it as it was before"):
+        restarted(offers=[COMPLETIONS], raw=True)
 
 
 def test_a_server_that_ignores_the_wish_for_ids_is_passed_over() -> None:
