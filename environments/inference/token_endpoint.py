@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from environments.errors import AccessDenied, BadRequest, ConfigError, ModelError, ServerUnavailable
 from environments.inference.replies import MalformedReply
@@ -94,15 +94,30 @@ async def find_token_endpoint_again(
 async def server_tokens(
     server: ModelServer, transport: Transport, budget: float, text: str
 ) -> list[int] | None:
-    """The tokens that the server's own tokenizer makes of ``text``; None where it does not say."""
+    """The tokens that the server's own tokenizer makes of ``text``; None where it does not say.
+
+    Behind a gateway that does not pass ``/tokenize`` on, vLLM still tells them beside a completion.
+    """
     body = {"model": server.config.model_name, "prompt": text, "add_special_tokens": False}
-    try:
-        exchange = await transport.post(server.target, f"{server.root}/tokenize", body, budget)
-    except ModelError:  # not every server has this, and a bad key or model shows elsewhere
-        return None
-    tokens = exchange.payload.get("tokens")
+    payload = await _told(server, transport, budget, "/tokenize", body)
+    tokens = payload.get("tokens")
+    if tokens is None and server.config.server_type == "vllm":
+        body |= {"max_tokens": 1, "return_token_ids": True}
+        payload = await _told(server, transport, budget, "/v1/completions", body)
+        choices = payload.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        tokens = first.get("prompt_token_ids") if isinstance(first, dict) else None
     whole = isinstance(tokens, list) and all(type(token) is int and 0 <= token < 2**31 for token in tokens)
     return tokens if whole else None
+
+
+async def _told(
+    server: ModelServer, transport: Transport, budget: float, path: str, body: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        return (await transport.post(server.target, f"{server.root}{path}", body, budget)).payload
+    except ModelError:  # not every server has this, and a bad key or model shows elsewhere
+        return {}
 
 
 async def _try(wire: TokenWire, server: ModelServer, transport: Transport, budget: float) -> frozenset[str]:

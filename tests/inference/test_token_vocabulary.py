@@ -14,12 +14,18 @@ from tests.inference.token_calls import answer, manager_of
 from tests.servers.token_server import TokenServer
 
 
-def start(folder: Path, tokenize: Callable[[str], list[int]] | None, parser: str = "hermes") -> str | None:
-    """Start a manager for a server with that ``/tokenize``; the name of its parser."""
+def start(
+    folder: Path,
+    tokenize: Callable[[str], list[int]] | None,
+    parser: str = "hermes",
+    encode: Callable[[str], list[int]] | None = None,
+) -> str | None:
+    """Start a manager for a server with that ``/tokenize``, and that beginning of a completion; the name of
+    its parser."""
 
     async def run() -> str | None:
         server = TokenServer(answer)
-        server.tokenize = tokenize
+        server.tokenize, server.encode = tokenize, encode
         await server.start()
         config = {"tokenizer_name": str(folder)}
         try:
@@ -47,6 +53,13 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=r"tokens differ.*--openai.tokenizer_name"):
             start(tmp_path, other)
+
+
+def test_a_server_without_tokenize_tells_its_tokens_beside_a_completion(tmp_path: Path) -> None:
+    dialect = small_dialect(tmp_path, CHATML)
+    assert start(tmp_path, None, encode=dialect.tokenizer.encode) == "hermes"
+    with pytest.raises(ConfigError, match="tokens differ"):
+        start(tmp_path, None, encode=lambda text: [token + 1 for token in dialect.tokenizer.encode(text)])
 
 
 def test_a_server_that_does_not_say_is_believed(tmp_path: Path) -> None:

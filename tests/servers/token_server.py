@@ -61,6 +61,8 @@ class TokenServer:
         self.raw, self.old_shape, self.model = raw, old_shape, model
         self.tokenize: Callable[[str], list[int]] | None = None
         """What ``/tokenize`` answers; None where the server has none."""
+        self.encode: Callable[[str], list[int]] | None = None
+        """The tokens of a text that is to be completed; None where only tokens are taken."""
         self.owner: str | None = None
         """Who its list of models says that they belong to."""
         self.version = "1"
@@ -122,6 +124,11 @@ class TokenServer:
                 return web.json_response({"error": {"message": "not enabled", "code": 403}}, status=403)
             return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.json()
+        if isinstance(body.get("prompt"), str):
+            if self.encode is None:
+                return web.json_response({"error": {"message": "prompt must be token ids"}}, status=400)
+            ids = self.encode(body["prompt"])
+            return web.json_response({"choices": [{"text": ".", "prompt_token_ids": ids}]})
         self.requests.append(body)
         try:
             await asyncio.sleep(self.delay)
