@@ -2,8 +2,10 @@
 
     python perf/tool_calls.py [ROUNDS]
 
-Bare is what one would write by hand: an asyncio subprocess for `true`, plain file calls of this very process
-for files, `grep -rn` in a subprocess for a search. That is the ratio; the target is 2. The last column is CPU
+Bare is what one would write by hand for the same answer: an asyncio subprocess for `true`, plain file calls
+of this very process for files (with the diff that `patch` answers), `grep -rn` in a subprocess for a search,
+and for code that calls one tool, a Python process that asks for it and reads the result in JSON over its
+pipes. That is the ratio; the target is 2. The last column is CPU
 of the same across a process, which no sandbox can do without: a shell for `true`, `cat`, `tee` and `sed` in
 asyncio subprocesses for files, the sandbox's own Python for code.
 
@@ -15,6 +17,8 @@ milliseconds.
 from __future__ import annotations
 
 import asyncio
+import difflib
+import json
 import statistics
 import sys
 import tempfile
@@ -35,6 +39,7 @@ from environments.tools.toolbox import Toolbox
 
 BATCH = 10
 FILES = 200
+ASKING = "import json; print(json.dumps({'tool': 'todo'}), flush=True); print(json.loads(input()))"
 CODE = "import hermes_tools\nprint(hermes_tools.todo())"
 TEXT = "".join(f"line {number}\n" for number in range(200))
 
@@ -63,9 +68,13 @@ def bare_calls(directory: Path) -> dict[str, Call]:
     async def write() -> None:
         (directory / "w.txt").write_text(TEXT)
 
-    async def patch() -> None:
-        text = file.read_text()
-        file.write_text(text.replace("line 7", f"line 7 {next(other)}", 1))
+    async def patch() -> str:
+        before = file.read_text()
+        line = next(line for line in before.splitlines(keepends=True) if line.startswith("line 7"))
+        after = before.replace(line, f"line 7 {next(other)}\n", 1)
+        file.write_text(after)
+        lines = [text.splitlines(keepends=True) for text in (before, after)]
+        return "".join(difflib.unified_diff(*lines, "a.txt", "a.txt"))
 
     return {
         "terminal true": lambda: process("true", directory=directory),
@@ -74,8 +83,23 @@ def bare_calls(directory: Path) -> dict[str, Call]:
         "patch": patch,
         "search_files": lambda: process("grep", "-rn", "line 199", ".", directory=directory),
         "search_files names": lambda: process("find", ".", "-name", "*1.txt", directory=directory),
-        "execute_code": lambda: process(sys.executable, "-c", "print(1)", directory=directory),
+        "execute_code": lambda: code_that_asks(directory),
     }
+
+
+async def code_that_asks(directory: Path) -> bytes:
+    """Python code that has one call done by us, and prints its result."""
+    made = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        ASKING,
+        cwd=directory,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert made.stdout is not None
+    asked = json.loads(await made.stdout.readline())
+    return (await made.communicate(json.dumps({"result": asked}).encode() + b"\n"))[0]
 
 
 def across_calls(directory: Path) -> dict[str, Call]:
