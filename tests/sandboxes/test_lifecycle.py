@@ -250,6 +250,30 @@ def test_the_death_of_the_guardian_is_our_failure_not_the_agents(world: World) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("before", [(), ("true",), ("true", "(sleep 60 &)")])
+def test_what_is_sent_to_a_dead_sandbox_has_not_broken_it(rooted_world: World, before: tuple[str]) -> None:
+    """Its first process was killed from outside, and nobody has told us yet."""
+    from environments.errors import SandboxBroken
+
+    async def main() -> None:
+        async with rooted_world.backend() as backend:
+            for kind in ("command", "process", "file"):
+                sandbox = await backend.create(SandboxSpec())
+                for command in before:
+                    await sandbox.exec(command)
+                await rooted_world.destroy(backend, sandbox)
+                with pytest.raises(SandboxError) as caught:
+                    if kind == "command":
+                        await sandbox.exec("true")
+                    elif kind == "process":
+                        await (await sandbox.spawn("true")).wait(30)
+                    else:
+                        await sandbox.read_bytes("file")
+                assert not isinstance(caught.value, SandboxBroken), kind
+
+    asyncio.run(main())
+
+
 def test_forcing_an_isolation_that_does_not_work_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("environments.sandboxes.local.rungs.find_bubblewrap", lambda: None)
 

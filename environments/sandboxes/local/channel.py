@@ -37,11 +37,6 @@ class Channel:
         self._other.close()
 
     @property
-    def busy(self) -> bool:
-        """Whether an operation is under way."""
-        return bool(self._waiting)
-
-    @property
     def full(self) -> bool:
         """Whether no other operation should be begun."""
         return len(self._waiting) >= _MOST

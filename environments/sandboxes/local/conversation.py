@@ -27,7 +27,6 @@ class Conversation:
         self._guard = guard
         self._number = guard.first_number
         self._waiting: set[Answer] = set()
-        self._sent: set[int] = set()
         self._channel: Channel | None = None
         self._idle: Answer | None = None
         """The job of a supervisor that can take another command. One is enough: a second would be a
@@ -48,7 +47,6 @@ class Conversation:
         """Nobody waits for this job any more."""
         job.close()
         self._waiting.discard(job)
-        self._sent.discard(job.number)
 
     async def run(self, request: dict[str, object], descriptors: tuple[int, ...]) -> Answer:
         """Have a command run; its job, to be given to ``finish`` in the end.
@@ -60,7 +58,6 @@ class Conversation:
         if job is not None and not job.ended:
             job.renew()
             self._waiting.add(job)
-            self._sent.add(job.number)
             if job.send(request, descriptors=descriptors):
                 return job
             self.forget(job)
@@ -88,14 +85,14 @@ class Conversation:
             self.forget(job)
             return
         self._waiting.discard(job)
-        self._sent.discard(job.number)
         self._idle = job
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being carried out."""
-        brief = self._channel is not None and self._channel.busy
-        return brief or any(job.number in self._sent for job in self._waiting)
+        """Whether a command runs, or ran when the sandbox died; what was sent to a dead one never began."""
+        for job in list(self._waiting):
+            job.catch_up()
+        return any(job.begun for job in self._waiting)
 
     async def ask(
         self, request: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()
@@ -144,8 +141,6 @@ class Conversation:
         self.check_open()
         try:
             await self._send(request | {"id": job.number}, body, (job.other_end, *descriptors))
-            if job in self._waiting:
-                self._sent.add(job.number)
         finally:
             job.handed_over()
 

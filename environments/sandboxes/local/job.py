@@ -18,6 +18,7 @@ class Job:
         self.number = number
         self.unread = False
         """Whether the other side ended without having read what it was sent last."""
+        self._over = False
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -48,6 +49,11 @@ class Job:
         except OSError:  # the other side is gone
             return
 
+    def catch_up(self) -> None:
+        """Take what has come already and the event loop has not told of yet."""
+        while not self._over and self._socket.fileno() >= 0 and self._read():
+            continue
+
     def lose(self) -> None:
         """The sandbox is gone: nothing more will come."""
         self.close()
@@ -60,19 +66,22 @@ class Job:
         self._socket.close()
         self._other.close()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Hand on the next message. False where there is none, or will be none."""
         try:
             message = wire.receive(self._socket, tell_of_reset=True)
         except BlockingIOError:
-            return
+            return False
         except ConnectionResetError:
             self.unread = True
             message = None
         except (OSError, wire.ProtocolError):  # reset, or a hostile answer: the job is lost
             message = None
         if message is None:
+            self._over = True
             self._loop.remove_reader(self._socket)
         self._receiver(message)
+        return message is not None
 
 
 class Answer(Job):
@@ -84,11 +93,14 @@ class Answer(Job):
         """Whether it had a request before the present one."""
         self.ended = False
         """Whether the other side is gone."""
+        self.begun = False
+        """Whether the command of the present request is known to have been started."""
         self._future: asyncio.Future[wire.Message | None] = self._loop.create_future()
 
     def renew(self) -> None:
         """Expect the answer to another request."""
         self.used = True
+        self.begun = False
         self._future = self._loop.create_future()
 
     async def wait(self, timeout: float | None = None) -> wire.Message | None:
@@ -102,7 +114,10 @@ class Answer(Job):
 
     def _receive(self, message: wire.Message | None) -> None:
         self.ended = self.ended or message is None
-        if not self._future.done():
+        if message is not None and "started" in message.header:
+            self.begun = True
+            wire.close_all(message.descriptors)
+        elif not self._future.done():
             self._future.set_result(message)
         elif message is not None:
             wire.close_all(message.descriptors)

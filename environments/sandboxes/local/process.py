@@ -35,6 +35,12 @@ class LocalProcess(Process):
         """Exit code once it has ended; 128 + n when killed by signal n."""
         return self._exit_code
 
+    @property
+    def running(self) -> bool:
+        """Whether it is known to have been started, and not to have ended."""
+        self.job.catch_up()
+        return self.started.is_set() and self._exit_code is None
+
     async def read(self) -> bytes:
         """Output since the last ``read``, without waiting."""
         rest = self._rest.take()

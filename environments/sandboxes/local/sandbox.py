@@ -70,7 +70,7 @@ class LocalSandbox(Sandbox):
         guard.in_use = self._in_use
 
     def _in_use(self) -> bool:
-        return self._init.busy or any(process.exit_code is None for process in self._processes)
+        return self._init.busy or any(process.running for process in self._processes)
 
     @property
     def released(self) -> bool:

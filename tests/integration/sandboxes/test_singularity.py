@@ -208,8 +208,10 @@ def test_who_broke_it(world: RealWorld) -> None:
                 await idle.exec("true")
             assert not isinstance(caught.value, SandboxBroken)
             busy: Any = await backend.create(SandboxSpec())
-            running = asyncio.ensure_future(busy.exec(f"sleep {SECONDS}"))
-            await asyncio.sleep(0.5)
+            running = asyncio.ensure_future(busy.exec(f"touch begun; sleep {SECONDS}"))
+            async with asyncio.timeout(60):
+                while (await busy.exec("[ -e begun ]")).exit_code:
+                    await asyncio.sleep(0.1)
             os.kill(busy._machine._instance.pid, 9)  # as the kernel does when memory runs out
             with pytest.raises(SandboxBroken):
                 await running

@@ -145,8 +145,7 @@ class Supervisor:
         finally:
             for descriptor in {*streams, *self._attached} - {self._line.nothing}:
                 os.close(descriptor)
-        if self._spawned:
-            self._send({"started": True})
+        self._send({"started": True})
         return True
 
     def _has_ended(self) -> bool:
