@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_backends import SECONDS, RealWorld, living, singularity_settings
+from real_backends import RUN_ID, SECONDS, RealWorld, living, singularity_settings
 
 from environments.errors import ConfigError, NotSupported, SandboxBroken, SandboxError
 from environments.sandboxes.base import NetworkPolicy, Resources, SandboxSpec
@@ -238,19 +238,20 @@ def test_many_at_once(world: RealWorld) -> None:
 
 
 def nothing_is_left() -> bool:
-    """Whether the host shows no instance, file, mount or control group of ours."""
+    """Whether nothing of this test process is on the host: no instance, file or mount. Others may be."""
     base = Path(os.environ.get("TMPDIR", "/tmp")) / f"hermes-singularity-{os.geteuid()}"
-    names = "\n".join(path.name for path in Path("/proc").iterdir() if path.name.isdigit() and _is_ours(path))
-    return (
-        not names
-        and (not base.exists() or [path.name for path in base.iterdir()] == [".lock"])
-        and "hermes-singularity" not in Path("/proc/mounts").read_text()
-    )
+    try:
+        files = [path for path in base.iterdir() if RUN_ID in path.name]
+    except FileNotFoundError:  # the last run removes it
+        files = []
+    processes = [path for path in Path("/proc").iterdir() if path.name.isdigit() and _is_ours(path)]
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if RUN_ID in line]
+    return not (processes or files or mounts)
 
 
 def _is_ours(process: Path) -> bool:
     try:
-        return b"[hermes-" in (process / "cmdline").read_bytes()
+        return f"[hermes-{RUN_ID}-".encode() in (process / "cmdline").read_bytes()
     except OSError:
         return False
 
