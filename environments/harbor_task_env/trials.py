@@ -7,7 +7,8 @@ own that is closed afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from environments.errors import SandboxBroken, VerifierError
@@ -62,34 +63,37 @@ class Trials:
         return await asyncio.shield(self._answers[key])
 
     async def _try_untouched(self, task: Task, number: int) -> Answer:
-        sandbox = await self.environment.create_sandbox(spec_of(task, self.environment.config))
         try:
-            await self.environment.prepare(task, sandbox)
-            for step in task.steps[: number + 1]:
-                await prepare_step(step, sandbox)
-            await self._grade(task, task.steps[number], sandbox)
+            async with self._machine(task) as sandbox:
+                for step in task.steps[: number + 1]:
+                    await prepare_step(step, sandbox)
+                await self._grade(task, task.steps[number], sandbox)
         except (VerifierError, SandboxBroken):
             return False
-        finally:
-            await sandbox.close()
         return True
 
     async def _try_solved(self, task: Task, number: int) -> Answer:
-        sandbox = await self.environment.create_sandbox(spec_of(task, self.environment.config))
         try:
-            await self.environment.prepare(task, sandbox)
-            try:
-                await self._solve(task, number, sandbox)
-            except SandboxBroken:  # which tells nothing of the tests
-                return None
-            verdict = await self._grade(task, task.steps[number], sandbox)
+            async with self._machine(task) as sandbox:
+                try:
+                    await self._solve(task, number, sandbox)
+                except SandboxBroken:  # which tells nothing of the tests
+                    return None
+                verdict = await self._grade(task, task.steps[number], sandbox)
         except (VerifierError, SandboxBroken):
             return False
-        finally:
-            await sandbox.close()
         if "earlier" in verdict.evidence:
             return False
         return True if verdict.passed else None
+
+    @asynccontextmanager
+    async def _machine(self, task: Task) -> AsyncIterator[Sandbox]:
+        sandbox = await self.environment.create_sandbox(spec_of(task, self.environment.config))
+        try:
+            await self.environment.prepare(task, sandbox)
+            yield sandbox
+        finally:
+            await sandbox.close()
 
     async def _solve(self, task: Task, number: int, sandbox: Sandbox) -> None:
         machine = await self.environment.machine_of_agent(task, sandbox)

@@ -54,12 +54,9 @@ def prices_of(config: APIServerConfig) -> Prices | None:
 
 def dearest(all_prices: Iterable[Prices | None]) -> Prices | None:
     """What a call costs at most, whichever of several servers takes it; None where one has no prices."""
-    known: list[Prices] = []
-    for prices in all_prices:
-        if prices is None:
-            return None
-        known.append(prices)
-    if not known:
+    every = list(all_prices)
+    known = [prices for prices in every if prices is not None]
+    if not known or len(known) < len(every):
         return None
     return Prices(
         max(prices.prompt for prices in known),

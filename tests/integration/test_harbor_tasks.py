@@ -29,6 +29,14 @@ SOLVABLE = [
 """Tasks that need no more than the bare image of the test engines has."""
 
 
+def use_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``DOCKER_HOST`` name the engine of the tests; skips where there is none."""
+    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
+    if not host:
+        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
+    monkeypatch.setenv("DOCKER_HOST", host)
+
+
 @pytest.mark.parametrize("backend", ["docker", "singularity"])
 def test_our_own_tasks_on_an_image(
     backend: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -66,10 +74,7 @@ echo $((! $?)) > /logs/verifier/reward.txt
 
 
 def test_an_agent_is_the_user_that_its_task_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
-    if not host:
-        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
-    monkeypatch.setenv("DOCKER_HOST", host)
+    use_docker(monkeypatch)
     make_task(
         tmp_path / "tasks" / "worker",
         '[agent]\nuser = "worker"\n[environment]\nnetwork_mode = "no-network"\n',
@@ -86,10 +91,7 @@ def test_an_agent_is_the_user_that_its_task_names(tmp_path: Path, monkeypatch: p
 def test_the_user_of_a_dockerfile_works_and_judges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: str
 ) -> None:
-    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
-    if not host:
-        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
-    monkeypatch.setenv("DOCKER_HOST", host)
+    use_docker(monkeypatch)
     user = "RUN useradd --create-home worker\nWORKDIR /app\nCOPY --chown=worker given .\nUSER worker\n"
     made = "RUN id -un > /home/worker/built\n"
     task = make_task(
@@ -109,10 +111,7 @@ def test_the_user_of_a_dockerfile_works_and_judges(
 def test_tests_as_a_user_of_their_own_can_write_the_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
-    if not host:
-        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
-    monkeypatch.setenv("DOCKER_HOST", host)
+    use_docker(monkeypatch)
     make_task(
         tmp_path / "tasks" / "nobody",
         '[verifier]\nuser = "nobody"\n[environment]\nnetwork_mode = "no-network"\n',
@@ -125,10 +124,7 @@ def test_tests_as_a_user_of_their_own_can_write_the_reward(
 
 
 def test_files_and_processes_are_those_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = os.environ.get("HERMES_TEST_DOCKER_HOST")
-    if not host:
-        pytest.skip("HERMES_TEST_DOCKER_HOST is not set")
-    monkeypatch.setenv("DOCKER_HOST", host)
+    use_docker(monkeypatch)
 
     async def main() -> None:
         backend = create_backend("docker", HermesAgentEnvConfig(docker_image="sandbox/debian"), "users")

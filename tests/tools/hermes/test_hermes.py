@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import venv
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from environments.tools.hermes.tools import HermesTools, load_hermes_tools, load
 from environments.tools.shared import SharedResources
 from environments.tools.toolbox import Toolbox
 from tools.plain_sandbox import PlainSandbox
+from tools.processes import alive, wait_for
 
 STAND_IN = Path(__file__).with_name("stand_in")
 REAL = os.environ.get("HERMES_TEST_HERMES_AGENT", "")
@@ -71,21 +71,6 @@ class Rollouts:
 
 async def call(box: Toolbox, tool: str, /, **arguments: Any) -> dict[str, Any]:
     return (await box.call(tool, arguments)).result or {}
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition: Any) -> bool:
-    for _ in range(600):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_tools_results_and_errors(tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from environments.tools.mcp.tools import load_tools
 from environments.tools.shared import SharedResources
 from environments.tools.toolbox import Toolbox
 from tools.plain_sandbox import PlainSandbox
+from tools.processes import alive, wait_for
 
 pytest.importorskip("mcp")
 
@@ -60,21 +60,6 @@ class Rollouts:
 async def call(box: Toolbox, name: str, **arguments: Any) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((await box.call(name, arguments)).content)
     return result
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition: Any) -> bool:
-    for _ in range(600):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_tools_results_and_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
