@@ -6,8 +6,8 @@ Bare is what one would write by hand for the same answer: an asyncio subprocess 
 of this very process for files (with the diff that `patch` answers), `grep -rn` in a subprocess for a search,
 and for code that calls one tool, a Python process that asks for it and reads the result in JSON over its
 pipes. That is the ratio; the target is 2. The last column is CPU
-of the same across a process, which no sandbox can do without: a shell for `true`, `cat`, `tee` and `sed` in
-asyncio subprocesses for files, the sandbox's own Python for code.
+of the same across a process, which no sandbox can do without: a shell for `true`, for files a Python process
+that is already there and does by request what bare does here, the sandbox's own Python for code.
 
 All take turns, as the load of a machine varies. CPU is that of this process and all that it starts, wherever
 it may count by a control group (root, version 1), else without what detaches itself. It prints medians in
@@ -46,15 +46,12 @@ TEXT = "".join(f"line {number}\n" for number in range(200))
 Call = Callable[[], Awaitable[Any]]
 
 
-async def process(*argv: str, directory: Path, stdin: bytes | None = None) -> bytes:
+async def process(*argv: str, directory: Path) -> bytes:
     """A command as a plain asyncio subprocess."""
     made = await asyncio.create_subprocess_exec(
-        *argv,
-        cwd=directory,
-        stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        *argv, cwd=directory, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
     )
-    return (await made.communicate(stdin))[0]
+    return (await made.communicate())[0]
 
 
 def bare_calls(directory: Path) -> dict[str, Call]:
@@ -102,21 +99,73 @@ async def code_that_asks(directory: Path) -> bytes:
     return (await made.communicate(json.dumps({"result": asked}).encode() + b"\n"))[0]
 
 
-def across_calls(directory: Path) -> dict[str, Call]:
+WORKER = """
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    if "text" in request:
+        with open(request["path"], "w") as file:
+            file.write(request["text"])
+        answer = "written"
+    else:
+        with open(request["path"]) as file:
+            answer = file.read()
+    print(json.dumps(answer), flush=True)
+"""
+
+
+class Worker:
+    """A process that is already there, and reads and writes files by request over its pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, directory: Path) -> Worker:
+        """The worker, with its files in a directory."""
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-c", WORKER)
+        return cls(await asyncio.create_subprocess_exec(*command, cwd=directory, stdin=pipe, stdout=pipe))
+
+    async def ask(self, **request: str) -> str:
+        """The text of a file, or that it is written."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        await self._process.stdin.drain()
+        return str(json.loads(await self._process.stdout.readline()))
+
+    async def patch(self, line: str) -> str:
+        """One line replaced, and the difference."""
+        before = await self.ask(path="a.txt")
+        after = before.replace(
+            next(each for each in before.splitlines(True) if each.startswith("line 9")), line, 1
+        )
+        await self.ask(path="a.txt", text=after)
+        lines = [text.splitlines(keepends=True) for text in (before, after)]
+        return "".join(difflib.unified_diff(*lines, "a.txt", "a.txt"))
+
+    async def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        await self._process.wait()
+
+
+def across_calls(directory: Path, worker: Worker) -> dict[str, Call]:
     """The same, each across a process."""
     other = iter(range(10**9))
 
-    def run(*argv: str, stdin: bytes | None = None) -> Call:
-        return lambda: process(*argv, directory=directory, stdin=stdin)
+    def run(*argv: str) -> Call:
+        return lambda: process(*argv, directory=directory)
 
-    def patch() -> Awaitable[Any]:
-        return process("sed", "-i", f"s/^line 9.*/line 9 {next(other)}/", "a.txt", directory=directory)
+    async def read() -> None:
+        text = await worker.ask(path="a.txt")
+        "\n".join(f"{n:6d}|{line}" for n, line in enumerate(text.splitlines()[:500], 1))
 
     return {
         "terminal true": run("bash", "-c", "true"),
-        "read_file": run("cat", "a.txt"),
-        "write_file": run("tee", "w.txt", stdin=TEXT.encode()),
-        "patch": patch,
+        "read_file": read,
+        "write_file": lambda: worker.ask(path="w.txt", text=TEXT),
+        "patch": lambda: worker.patch(f"line 9 {next(other)}\n"),
         "search_files": run("grep", "-rn", "line 199", "."),
         "search_files names": run("find", ".", "-name", "*1.txt"),
         "execute_code": run("/usr/bin/python3", "-c", "print(1)"),
@@ -164,28 +213,35 @@ async def measure(rounds: int) -> None:
     backend = create_backend("local", HermesAgentEnvConfig(), "perf")
     try:
         sandbox = await backend.create(SandboxSpec())
-        box = Toolbox(list(all_tools().values()), ToolState(sandbox))
+        ours = tool_calls(Toolbox(list(all_tools().values()), ToolState(sandbox)))
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
-            for number in range(FILES):
-                (directory / f"f{number}.txt").write_text(TEXT[: 20 * number])
-                await sandbox.write_bytes(
-                    f"{sandbox.working_directory}/f{number}.txt", TEXT[: 20 * number].encode()
-                )
-            (directory / "a.txt").write_text(TEXT)
-            await sandbox.write_bytes(f"{sandbox.working_directory}/a.txt", TEXT.encode())
-            bare, across, ours = bare_calls(directory), across_calls(directory), tool_calls(box)
-            print(f"{'ms of one call':20}{'wall':>9}{'bare':>9}{'ratio':>8}", end="")
-            print(f"{'cpu':>11}{'bare':>9}{'ratio':>8}{'across':>11}")
-            for name, call in ours.items():
-                calls = (call, bare[name], across[name])
-                for each in calls:  # warm
-                    await cost(meter, each)
-                rows = [[await cost(meter, each) for each in calls] for _ in range(rounds)]
-                print(row(name, rows), flush=True)
+            files = {f"f{number}.txt": TEXT[: 20 * number] for number in range(FILES)} | {"a.txt": TEXT}
+            for file, text in files.items():
+                (directory / file).write_text(text)
+                await sandbox.write_bytes(f"{sandbox.working_directory}/{file}", text.encode())
+            worker = await Worker.start(directory)
+            try:
+                await compare(meter, rounds, ours, bare_calls(directory), across_calls(directory, worker))
+            finally:
+                await worker.close()
     finally:
         await backend.close()
         meter.close()
+
+
+async def compare(
+    meter: Meter, rounds: int, ours: dict[str, Call], bare: dict[str, Call], across: dict[str, Call]
+) -> None:
+    """Print a line for each tool."""
+    print(f"{'ms of one call':20}{'wall':>9}{'bare':>9}{'ratio':>8}", end="")
+    print(f"{'cpu':>11}{'bare':>9}{'ratio':>8}{'across':>11}{'ratio':>8}")
+    for name, call in ours.items():
+        calls = (call, bare[name], across[name])
+        for each in calls:  # warm
+            await cost(meter, each)
+        rows = [[await cost(meter, each) for each in calls] for _ in range(rounds)]
+        print(row(name, rows), flush=True)
 
 
 def row(name: str, rows: list[list[tuple[float, float]]]) -> str:
@@ -195,7 +251,7 @@ def row(name: str, rows: list[list[tuple[float, float]]]) -> str:
     )
     ratios = [ours / bare for ours, bare, _ in (wall, cpu)]
     line = f"{name:20}{wall[0]:9.2f}{wall[1]:9.2f}{ratios[0]:8.1f}"
-    return f"{line}{cpu[0]:11.2f}{cpu[1]:9.2f}{ratios[1]:8.1f}{cpu[2]:11.2f}"
+    return f"{line}{cpu[0]:11.2f}{cpu[1]:9.2f}{ratios[1]:8.1f}{cpu[2]:11.2f}{cpu[0] / cpu[2]:8.1f}"
 
 
 if __name__ == "__main__":
