@@ -125,7 +125,7 @@ class HermesAgentBaseEnv(BaseEnv):
         An attempt that is judged again after this has changed stays an attempt at the item as it was. An
         environment whose items name more (files, limits) adds it. ``spec`` is the rollout's sandbox.
         """
-        from environments.agent_view import view_of_spec
+        from environments.view_hash import view_of_spec
 
         return await view_of_spec(spec)
 

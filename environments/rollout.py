@@ -154,7 +154,7 @@ class Rollout:
         if scope.viewed or (self.finished and not self.rescoring):
             return
         scope.viewed = True
-        from environments.agent_view import with_tools
+        from environments.view_hash import with_tools
 
         view = with_tools(
             await self.environment.agent_view(self.item, self.spec), [t.name for t in self.tools]

@@ -195,12 +195,12 @@ class HarborTasks(HermesAgentBaseEnv):
 
     async def agent_view(self, item: Item, spec: SandboxSpec) -> str:
         """All of the task but its tests, its ``[verifier]`` and its metadata; see the base class."""
-        from environments.harbor_task_env.agent_view import agent_view
+        from environments.harbor_task_env.task_view import task_view
 
         task, oracle = self.task_of(item), self.policy_of(item) == "oracle"
         key = (task.name, oracle)
         if key not in self._views:
-            self._views[key] = await asyncio.to_thread(agent_view, task, with_solution=oracle)
+            self._views[key] = await asyncio.to_thread(task_view, task, with_solution=oracle)
         return self._views[key]
 
     async def agent_sandbox(self, item: Item, sandbox: Sandbox) -> Sandbox:

@@ -22,7 +22,7 @@ _READ_ELSEWHERE = (TASK_FILE, "instruction.md")
 _JUDGES = ("tests", "solution")
 
 
-def agent_view(task: Task, *, with_solution: bool) -> str:
+def task_view(task: Task, *, with_solution: bool) -> str:
     """A hash of a task's machine, limits, users, files and unknown keys; not of its tests, its
     ``[verifier]`` and its metadata. 16 hex digits.
 
