@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from environments.base_env import is_overridden
 from environments.errors import ConfigError, UserCodeError
 from environments.hermes_base_env import HermesAgentBaseEnv
-from environments.records import Item, Message, ScoredDataGroup, ScoredDataItem, is_finite_number
+from environments.real_numbers import is_finite_number
+from environments.records import Item, Message, ScoredDataGroup, ScoredDataItem
 
 if TYPE_CHECKING:
     from environments.agent_loop import AgentResult

@@ -20,16 +20,8 @@ from environments.attempt_scope import AttemptScope, GroupScope, current_attempt
 from environments.errors import BadRequest, HermesError, RunAborted, UserCodeError
 from environments.outcomes import is_fatal, one_line, outcome_of
 from environments.plain_calls import as_user_code
-from environments.records import (
-    Attempt,
-    Ending,
-    Failure,
-    Outcome,
-    ScoredDataItem,
-    Sequence,
-    Verdict,
-    is_finite_number,
-)
+from environments.real_numbers import is_finite_number
+from environments.records import Attempt, Ending, Failure, Outcome, ScoredDataItem, Sequence, Verdict
 from environments.results.fingerprint import scrub_text
 from environments.waiting import counted
 

@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from environments.agent_loop import AgentResult, ToolError
 from environments.errors import ModelError, UserCodeError, VerifierError
-from environments.records import (
-    LARGEST_NUMBER,
-    Attempt,
-    Ending,
-    Failure,
-    Outcome,
-    Reward,
-    Trust,
-    Verdict,
-    is_finite_number,
-)
+from environments.real_numbers import LARGEST_NUMBER, is_finite_number
+from environments.records import Attempt, Ending, Failure, Outcome, Reward, Trust, Verdict
 from environments.waiting import DeadlineReached, deadline, waiting
 
 if TYPE_CHECKING:

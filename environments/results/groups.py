@@ -13,6 +13,7 @@ from typing import Any, Self
 import orjson
 
 from environments.errors import ResultsUnreadable, StoreError
+from environments.real_numbers import is_finite_number
 from environments.records import (
     MASKED,
     MASKED_LOGPROB,
@@ -21,7 +22,6 @@ from environments.records import (
     Outcome,
     ScoredDataGroup,
     TrainingUse,
-    is_finite_number,
 )
 from environments.records import Sequence as TokenSequence
 from environments.results.durable import DurableFile, encode, move_aside, read_lines

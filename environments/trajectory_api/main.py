@@ -202,7 +202,7 @@ def _count(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    from environments.records import plain_number
+    from environments.real_numbers import plain_number
 
     try:
         seconds = plain_number(text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.errors import VerifierError
-from environments.records import LARGEST_NUMBER, is_finite_number, plain_number
+from environments.real_numbers import LARGEST_NUMBER, is_finite_number, plain_number
 from environments.sandboxes.base import Sandbox
 
 LOGS = "/logs/verifier"
