@@ -154,11 +154,11 @@ class HermesAgentLoop:
     async def _find_rollout(self) -> tuple[Toolbox, ChatServer]:
         if self.toolbox is not None:
             return self.toolbox, self.server
-        from environments.rollout import rollout_for_task
+        from environments.named_rollouts import rollout_for_task, server_for
 
         rollout = await rollout_for_task(self.task_id)
         toolbox = await rollout.toolbox(self.valid_tool_names)
-        return toolbox, rollout.session_for(self.server)
+        return toolbox, server_for(rollout, self.server)
 
 
 class _Conversation:

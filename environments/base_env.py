@@ -8,9 +8,7 @@ latter for agents with tools.
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, ServerBaseline
 from environments.errors import UserCodeError
 from environments.records import Item, ScoredDataGroup, ScoredDataItem
+from environments.run_logging import ExampleRollouts
 
 if TYPE_CHECKING:
     from environments.attempt_scope import AttemptScope, GroupScope
@@ -36,8 +35,6 @@ __all__ = [
     "ScoredDataItem",
     "ServerBaseline",
 ]
-
-logger = logging.getLogger(__name__)
 
 _ID_FIELDS = ("id", "item_id", "task_id", "task_name", "instance_id", "uid", "name")
 """Fields of a dataset's row that commonly name it, in the order they are looked for."""
@@ -70,7 +67,7 @@ class BaseEnv(ABC):
         self.checkpoint_directory: Path | None = None
         """Where ``serve`` keeps the environment's checkpoints."""
         self._set_up = False
-        self._rollout_examples: list[tuple[str, float]] = []
+        self._example_rollouts = ExampleRollouts()
         self._tokenizer: Any = None
 
     def _make_server(self) -> ServerManager:
@@ -146,20 +143,11 @@ class BaseEnv(ABC):
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log metrics; a subclass adds its own and calls this."""
-        import asyncio  # at 36 ms too slow for --help
+        from environments.run_logging import log_metrics
 
-        run = self.active_run
-        if run is not None and run.tracker is not None:
-            metrics = {**(wandb_metrics or {}), **self.server.stats()}
-            await asyncio.to_thread(run.tracker.log, metrics)
-            if self._rollout_examples:
-                examples, self._rollout_examples = self._rollout_examples, []
-                await asyncio.to_thread(
-                    run.tracker.log_table,
-                    "train/rollouts",
-                    ["text", "score"],
-                    [list(row) for row in examples],
-                )
+        await log_metrics(self.active_run, {**(wandb_metrics or {}), **self.server.stats()})
+        if self.active_run is not None and self.active_run.tracker is not None:
+            await self._example_rollouts.log(self.active_run.tracker)
 
     async def evaluate_log(
         self,
@@ -174,50 +162,28 @@ class BaseEnv(ABC):
         **extra: Any,
     ) -> None:
         """Save the results of an evaluation: ``metrics.json`` and ``samples.jsonl``."""
-        import asyncio  # at 36 ms too slow for --help
+        from environments.run_logging import log_evaluation
 
-        from environments.results.evaluate_log import write_evaluation
-        from environments.results.summary_text import metric_lines
-
-        run = self.active_run
         if self.rescoring is not None and not self.rescoring.after:
             return  # nothing was judged: the results stand
-        named = self.config.data_dir_to_save_evals
-        if run is not None:
-            named = run.evaluation_directory or named or run.directory
-        directory = Path(named or f"evals/{self.environment_name}")
-        now = time.time()
-        await asyncio.to_thread(
-            write_evaluation,
-            directory,
+        await log_evaluation(
+            self,
+            metrics,
+            samples or [],
             name=task_name or f"{self.environment_name}_eval",
             model_name=model_name or self.model_name,
-            metrics=metrics,
-            samples=samples or [],
-            start_time=start_time if start_time is not None else now,
-            end_time=end_time if end_time is not None else now,
-            generation_parameters={
-                "max_new_tokens": self.config.max_token_length,
-                **(generation_parameters or {}),
-            },
-            covers=run.covered if run is not None else None,
+            times=(start_time, end_time),
+            generation_parameters=generation_parameters or {},
+            verbose=verbose,
         )
-        if run is not None:
-            run.evaluations_logged += 1
-        if verbose:
-            for line in metric_lines(metrics):
-                logger.info("%s", line)
 
     async def add_rollouts_for_wandb(self, scored_data: ScoredDataGroup, item: Item = None) -> None:
         """Keep example rollouts of a group for the W&B table."""
-        from environments.results.summary_text import trajectory_text
-
-        keep = self.config.num_rollouts_per_group_for_logging
-        messages, scores = scored_data.get("messages") or [], scored_data.get("scores") or []
-        rows = list(zip(messages, scores, strict=False))
-        for conversation, score in rows if keep < 0 else rows[:keep]:
-            self._rollout_examples.append((trajectory_text(conversation), score))
-        del self._rollout_examples[: -self.config.num_rollouts_to_keep or None]
+        self._example_rollouts.add(
+            scored_data,
+            per_group=self.config.num_rollouts_per_group_for_logging,
+            most=self.config.num_rollouts_to_keep,
+        )
 
     def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
         """Save what the environment wants back after a restart: a subclass passes its ``data`` up to here."""
@@ -348,12 +314,12 @@ class BaseEnv(ABC):
 
     async def log_totals(self, groups: int) -> None:
         """Log what the whole run made."""
-        import asyncio  # at 36 ms too slow for --help
+        from environments.run_logging import log_metrics
 
         run = self.active_run
-        if run is not None and run.tracker is not None:
+        if run is not None:
             totals = {"run/groups": groups, "run/scored": run.scored, "run/tokens": run.tokens}
-            await asyncio.to_thread(run.tracker.log, totals)
+            await log_metrics(run, totals)
 
     # The workflows, by their names in Atropos.
 

@@ -19,6 +19,7 @@ from environments.base_env import BaseEnv, is_overridden
 from environments.cleanup import cleanup_all_environments
 from environments.config import APIServerConfig, BaseEnvConfig, EvalHandlingEnum, HermesAgentEnvConfig
 from environments.errors import ConfigError, EngineUnusable, SandboxError, UserCodeError
+from environments.group_tools import resolved_tools, selected_tools
 from environments.prompts import THINKING_PROMPT, as_user_message, checked_message, conversation_of
 from environments.records import (
     Item,
@@ -156,7 +157,7 @@ class HermesAgentBaseEnv(BaseEnv):
         spec = replace(spec or self.sandbox_spec(item), **options)
         scope = current_attempt.get()
         if scope is not None and scope.group.item is item:
-            return Rollout(self, scope, spec, self._tools_of(scope.group))
+            return Rollout(self, scope, spec, self.group_tools(scope.group))
         return StandaloneRollout.begin(self, item, attempt, spec)
 
     def _resolve_tools_for_group(self) -> tuple[list[dict[str, Any]], set[str]]:
@@ -164,39 +165,15 @@ class HermesAgentBaseEnv(BaseEnv):
         from environments.attempt_scope import current_group
 
         group = current_group.get()
-        tools = self._select_tools(group)
+        tools = selected_tools(self, group)
         return [tool.schema() for tool in tools], {tool.name for tool in tools}
 
-    def _select_tools(self, group: GroupScope | None) -> list[Tool]:
-        from environments.tools.definitions import select_tools
-
-        config = self.config
-        named = self.toolsets_for_item(group.item) if group is not None else None
-        selection = select_tools(
-            named if named is not None else config.enabled_toolsets,
-            config.disabled_toolsets,
-            None if named is not None else config.distribution,
-            group.seed if group is not None else config.seed,
-            brought=self.brought_tools,
-            settings=self.tool_settings(),
-        )
-        return list(selection.tools)
-
-    def _tools_of(self, group: GroupScope) -> list[Tool]:
+    def group_tools(self, group: GroupScope) -> list[Tool]:
         """Tools of a group, resolved once and carried by the group."""
         if "tools" not in group.slots:
-            group.slots["tools"] = self._resolve_group(group)
+            own = is_overridden(self, "_resolve_tools_for_group", HermesAgentBaseEnv)
+            group.slots["tools"] = resolved_tools(self) if own else selected_tools(self, group)
         return list(group.slots["tools"])
-
-    def _resolve_group(self, group: GroupScope) -> list[Tool]:
-        if not is_overridden(self, "_resolve_tools_for_group", HermesAgentBaseEnv):
-            return self._select_tools(group)
-        from environments.tools.registry import get_tool
-
-        brought = {tool.name: tool for tool in self.brought_tools}
-        schemas, names = self._resolve_tools_for_group()
-        ordered = [schema["function"]["name"] for schema in schemas]
-        return [brought.get(name) or get_tool(name) for name in ordered if name in names]
 
     @property
     def brought_tools(self) -> list[Tool]:
@@ -337,7 +314,7 @@ class HermesAgentBaseEnv(BaseEnv):
                 self,
                 scope,
                 self.sandbox_spec(group.item),
-                self._tools_of(group),
+                self.group_tools(group),
                 task_id=task_id,
                 split=group.split,
             )
@@ -345,7 +322,7 @@ class HermesAgentBaseEnv(BaseEnv):
         scope.open_rollout = open_rollout
         run = self.active_run
         if run is not None and run.store is not None and "tools_hash" not in scope.group.slots:
-            schemas = [tool.schema() for tool in self._tools_of(scope.group)]
+            schemas = [tool.schema() for tool in self.group_tools(scope.group)]
             scope.group.slots["tools_hash"] = run.store.put_tools(schemas)
         scope.record.provenance.tools_hash = scope.group.slots.get("tools_hash", "")
 
@@ -390,7 +367,7 @@ class HermesAgentBaseEnv(BaseEnv):
         from environments.tools.foreign import load_foreign_tools
 
         self._foreign_tools = await load_foreign_tools(self.config, self.shared_tools)
-        self._select_tools(None)
+        selected_tools(self, None)  # refuses names that no toolset has
         if self.config.tool_result_overrides:
             from environments.tools.budget import check_overrides
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from environments.agent import AgentTask
 from environments.agent_loop import AgentResult
-from environments.attempt_scope import AttemptScope, current_attempt
+from environments.attempt_scope import AttemptScope
 from environments.errors import EvidenceMissing, SandboxBroken, SandboxReleased
 from environments.records import (
     MASKED,
@@ -208,13 +208,6 @@ class Rollout:
             self._session = await self.environment.open_session(self)
         return self._session
 
-    def session_for(self, server: Any) -> Any:
-        """What a loop built by user code talks to: ``server``, pinned where it is a server manager."""
-        open_session = getattr(server, "session", None)
-        if callable(open_session) and server is self.environment.server:
-            return _Late(self)
-        return server
-
     async def run(
         self, messages: str | Message | Sequence[Message] | None = None, **limits: Any
     ) -> AgentResult:
@@ -381,33 +374,3 @@ class Rollout:
 
 _KEEP_AFTER = 5.0
 """Seconds of grading after which the ungraded rollout is worth a line of its own."""
-
-
-class _Late:
-    """A chat server that opens the rollout's session at the first call."""
-
-    def __init__(self, rollout: Rollout) -> None:
-        self.rollout = rollout
-
-    async def chat_completion(self, messages: Any, tools: Any = None, **sampling: Any) -> Any:
-        session = await self.rollout.session()
-        return await session.chat_completion(messages, tools, **sampling)
-
-    def managed_state(self) -> dict[str, Any] | None:
-        return self.rollout.managed_state()
-
-
-async def rollout_for_task(task_id: str) -> Rollout:
-    """The live rollout of this name in the attempt at hand; made where user code is the first to name it."""
-    scope = current_attempt.get()
-    if scope is None:
-        raise RuntimeError(
-            "no attempt is running here: use `async with self.rollout(item) as r` in code that the "
-            "framework did not call"
-        )
-    if task_id in scope.rollouts:
-        return scope.rollouts[task_id]
-    if scope.open_rollout is None:
-        raise RuntimeError(f"the environment {scope.record.environment} has no sandboxes")
-    rollout = scope.open_rollout(task_id)
-    return await rollout.__aenter__()

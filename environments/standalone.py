@@ -41,11 +41,11 @@ class StandaloneRollout(Rollout):
         run = environment.active_run
         if run is not None and run.rescoring is not None:
             scope = run.rescoring.scope_of(environment, group, attempt)
-            return cls(environment, scope, spec, environment._tools_of(group), split="eval")
+            return cls(environment, scope, spec, environment.group_tools(group), split="eval")
         record = group.finished.get(attempt) or new_attempt(environment, group, attempt)
         scope = AttemptScope(group, record)
         environment.prepare_scope(scope)
-        return cls(environment, scope, spec, environment._tools_of(group), split="eval")
+        return cls(environment, scope, spec, environment.group_tools(group), split="eval")
 
     async def __aenter__(self) -> Rollout:
         self.record.started_at = self.record.started_at or time.time()

@@ -152,7 +152,7 @@ class AsyncToolContext:
 
     async def _owner(self) -> Rollout:
         if self._rollout is None:
-            from environments.rollout import rollout_for_task
+            from environments.named_rollouts import rollout_for_task
 
             self._rollout = await rollout_for_task(self.task_id)
         if self._rollout.finished and not self._rollout.rescoring:

@@ -216,7 +216,7 @@ def _positive(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    from environments.records import plain_number
+    from environments.real_numbers import plain_number
 
     try:
         return plain_number(text)
