@@ -173,3 +173,21 @@ def test_use_after_release(world: World) -> None:
         assert not await sandbox.alive()
 
     world.run(body)
+
+
+def test_many_long_commands_at_once(world: World) -> None:
+    """More than fits into a socket: each waits for its turn."""
+
+    async def body(sandbox: LocalSandbox) -> None:
+        for length, number in ((20_000, 16), (45_000, 24)):
+            commands = [f"echo {n} #{'x' * length}" for n in range(number)]
+            results = await asyncio.gather(*(sandbox.exec(command) for command in commands))
+            assert [result.text for result in results] == [f"{n}\n" for n in range(number)]
+        waiting = [asyncio.ensure_future(sandbox.exec(command)) for command in commands]
+        await asyncio.sleep(0)
+        for task in waiting[::2]:
+            task.cancel()
+        kept = await asyncio.gather(*waiting[1::2])
+        assert [result.text for result in kept] == [f"{n}\n" for n in range(1, number, 2)]
+
+    world.run(body)

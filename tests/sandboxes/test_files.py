@@ -154,3 +154,13 @@ def test_many_operations_side_by_side(world: World) -> None:
         ]
 
     world.run(body)
+
+
+def test_many_at_once_that_fill_a_socket(world: World) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        contents = {f"f{n}": b"%d" % n * 10_000 for n in range(48)}
+        await asyncio.gather(*(sandbox.write_bytes(name, data) for name, data in contents.items()))
+        read = await asyncio.gather(*(sandbox.read_bytes(name) for name in contents))
+        assert dict(zip(contents, read, strict=True)) == contents
+
+    world.run(body)

@@ -188,8 +188,9 @@ def test_the_filter_is_a_program_whose_jumps_stay_inside() -> None:
 
     for machine in ("x86_64", "aarch64"):
         for families in (None, frozenset(), seccomp.UNIX_SOCKET, seccomp.INTERNET_SOCKET):
-            for protected in (None, 5):
-                steps = [struct.unpack("HBBI", s) for s in seccomp._program(machine, families, protected)]
+            for from_signals in (False, True):
+                program = seccomp._program(machine, families, 5, from_signals)
+                steps = [struct.unpack("HBBI", step) for step in program]
                 for index, (code, if_true, if_false, _) in enumerate(steps):
                     assert index + max(if_true, if_false) + 1 < len(steps) or code == 6
                 assert steps[-1][0] == 6

@@ -111,3 +111,29 @@ def test_close_ends_background_processes(world: World) -> None:
         assert count(seconds) == 0
 
     world.run(body)
+
+
+def test_input_comes_in_many_small_parts(world: World) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        process = await sandbox.spawn("sleep 0.5; wc -lc")
+        for _ in range(2000):
+            await process.write(b"line\n")
+        await process.close_stdin()
+        assert await process.wait(60) == 0
+        assert (await process.read()).split() == [b"2000", b"10000"]
+
+    world.run(body)
+
+
+def test_what_nobody_waited_for_any_more_comes_with_the_next_read(world: World) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        process = await sandbox.spawn("for n in $(seq 400); do echo $n; sleep 0.002; done")
+        seen = b""
+        pause = 0
+        while process.exit_code is None:
+            seen += await process.read_soon(pause / 4000)
+            pause = (pause + 1) % 16
+        seen += await process.read()
+        assert seen == b"".join(b"%d\n" % n for n in range(1, 401))
+
+    world.run(body)

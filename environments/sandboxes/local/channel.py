@@ -42,7 +42,8 @@ class Channel:
         return len(self._waiting) >= _MOST
 
     async def ask(self, request: dict[str, object], body: bytes) -> wire.Message | None:
-        """The answer to an operation, None where the sandbox has ended or no longer listens."""
+        """The answer to an operation, None where there is none: no room for the request, the sandbox has
+        ended, or it no longer listens."""
         self._number = number = self._number + 1
         answer: asyncio.Future[wire.Message | None] = self._loop.create_future()
         self._waiting[number] = answer
@@ -53,6 +54,8 @@ class Channel:
             if answer.done() and not answer.cancelled() and (message := answer.result()) is not None:
                 wire.close_all(message.descriptors)  # it came just when nobody wanted it
             raise
+        except BlockingIOError:  # what it was sent before is still to be read
+            return None
         except OSError:
             self.close()
             return None

@@ -13,7 +13,6 @@ from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.job import Answer, Job
 
 _ALIVE_ATTEMPTS = 5
-_SEND_PATIENCE = 30.0
 _NAP = 1.0
 """Seconds after which a supervisor that was in use before is woken, for the case that it sleeps."""
 
@@ -102,20 +101,26 @@ class Conversation:
         job = self.answer()
         try:
             await self.post(job, request, descriptors, body)
-            message = await job.wait()
+            message = await self._guard.awake(job.number, job.answer)
         finally:
             self.forget(job)
         return await self._checked(message, request)
 
     async def ask_briefly(self, request: dict[str, object], body: bytes = b"") -> wire.Message:
-        """The same for what init does at once itself, without a process for it."""
+        """The same for what init does at once itself, without a process for it, if it can be asked to.
+
+        Where the channel was lost it may have been done already; none of it does harm when done again.
+        """
         self.check_open()
         if self._channel is None or self._channel.ended:
             self._channel = Channel()
             await self._open(self._channel)
-        if self._channel.full or len(body) + len(str(request["path"])) > LARGEST:
+        message = None
+        if not self._channel.full and len(body) + len(str(request["path"])) <= LARGEST:
+            message = await self._channel.ask(request, body)
+        if message is None:
             return await self.ask(request, body)
-        return await self._checked(await self._channel.ask(request, body), request)
+        return await self._checked(message, request)
 
     async def _open(self, channel: Channel) -> None:
         try:
@@ -146,12 +151,7 @@ class Conversation:
 
     async def _send(self, header: dict[str, object], body: bytes, descriptors: tuple[int, ...]) -> None:
         try:
-            while True:
-                try:
-                    wire.send(self._guard.requests, header, body, descriptors)
-                    return
-                except BlockingIOError:
-                    await _writable(self._guard.requests.fileno())
+            await self._guard.sender.send(header, body, descriptors)
         except OSError:
             raise await self._guard.wait_for_failure() from None
 
@@ -172,14 +172,16 @@ class Conversation:
 
     async def answer_to(self, job: Answer, timeout: float | None) -> wire.Message | None:
         """The end of a command; None where it was killed. Raises ``TimeoutError``."""
-        if not job.used or (timeout is not None and timeout <= _NAP):
+        if timeout is None:
+            return await self._guard.awake(job.number, job.answer)
+        if not job.used or timeout <= _NAP:
             return await job.wait(timeout)
         try:
             return await job.wait(_NAP)
         except TimeoutError:
             # Its supervisor was there before it: what ran meanwhile may have stopped it.
             self._guard.tell("wake", job=job.number)
-            return await job.wait(None if timeout is None else timeout - _NAP)
+            return await job.wait(timeout - _NAP)
 
     async def alive(self) -> bool:
         """Whether the sandbox can still run something."""
@@ -230,16 +232,3 @@ class Conversation:
     async def _kill(self, number: int) -> None:
         if not self._guard.ended.is_set() and not self.released:
             await asyncio.shield(asyncio.ensure_future(self._guard.order("kill", job=number)))
-
-
-async def _writable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_writer(descriptor, ready.set)
-    try:
-        async with asyncio.timeout(_SEND_PATIENCE):
-            await ready.wait()
-    except TimeoutError:
-        raise SandboxBroken("the sandbox takes no more requests") from None
-    finally:
-        loop.remove_writer(descriptor)

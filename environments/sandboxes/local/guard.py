@@ -7,17 +7,22 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.local.inside import remains, wire
 from environments.sandboxes.local.nursery import GuardianProcess, Nursery
+from environments.sandboxes.local.sending import Sender
+
+T = TypeVar("T")
 
 _OWN_PROCESSES = ("bubblewrap", "namespaces")
 """Isolations with a process namespace."""
 _START_PATIENCE = 60.0
 _ORDER_PATIENCE = 20.0
 _END_PATIENCE = 20.0
+_FIRST_NAP, _LONGEST_NAP = 1.0, 60.0
+_MOST_STOPS = 10
 
 
 class Guard:
@@ -30,6 +35,7 @@ class Guard:
         self._loop = asyncio.get_running_loop()
         self._orders, self._their_orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.requests, self._their_requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sender = Sender(self.requests)
         self._process: GuardianProcess | None = None
         self._last_words = os.memfd_create("stderr", os.MFD_CLOEXEC)
         self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -86,6 +92,23 @@ class Guard:
         finally:
             self._waiting.pop(number, None)
 
+    async def awake(self, job: int, answer: asyncio.Future[T]) -> T:
+        """An answer that a process of ours inside is to give, however long it takes.
+
+        What runs beside that process may stop it. It is looked at now and then, and told to go on.
+        ``SandboxBroken`` where it was found stopped each time.
+        """
+        nap, stops = _FIRST_NAP, 0
+        while not (await asyncio.wait({answer}, timeout=nap))[0]:
+            stopped = 0
+            with contextlib.suppress(SandboxError):  # where the sandbox has ended, so has the waiting
+                stopped = await self.order("wake", job=job)
+            stops = stops + 1 if stopped else 0
+            nap = _FIRST_NAP if stopped else min(2 * nap, _LONGEST_NAP)
+            if stops == _MOST_STOPS:
+                raise SandboxBroken("what serves the sandbox is stopped again and again")
+        return answer.result()
+
     def tell(self, operation: str, **details: Any) -> None:
         """Ask for something that need not be waited for, and may be left undone where it is gone."""
         with contextlib.suppress(OSError):
@@ -135,6 +158,7 @@ class Guard:
             self._loop.remove_reader(self._process.descriptor)
             self._process.close()
         self._orders.close()
+        self.sender.stop()
         self.requests.close()
         if self._last_words >= 0:
             os.close(self._last_words)
@@ -194,6 +218,7 @@ class Guard:
             self._read()
         self._loop.remove_reader(self._orders)
         self._orders.close()
+        self.sender.stop()
         self.requests.close()
         self.ended.set()
         if not self._ready.done():

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 
 from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.sending import Sender
 
 Receiver = Callable[[wire.Message | None], None]
 
@@ -23,6 +24,7 @@ class Job:
         self._loop = asyncio.get_running_loop()
         self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
+        self.sender = Sender(self._socket)
         self._loop.add_reader(self._socket, self._read)
 
     @property
@@ -61,6 +63,7 @@ class Job:
 
     def close(self) -> None:
         """Forget the job. Idempotent."""
+        self.sender.stop()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
         self._socket.close()
@@ -102,6 +105,11 @@ class Answer(Job):
         self.used = True
         self.begun = False
         self._future = self._loop.create_future()
+
+    @property
+    def answer(self) -> asyncio.Future[wire.Message | None]:
+        """What ``wait`` waits for. Not to be cancelled."""
+        return self._future
 
     async def wait(self, timeout: float | None = None) -> wire.Message | None:
         """The answer, None if the other side ended without one. Raises ``TimeoutError``."""

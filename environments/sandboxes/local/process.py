@@ -26,8 +26,8 @@ class LocalProcess(Process):
         self._rest = CappedOutput(DEFAULT_OUTPUT_LIMIT)
         self._exit_code: int | None = None
         self._exited = asyncio.Event()
-        self.started = asyncio.Event()
-        """Set once ``kill`` will find it, or once it is known not to start."""
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once ``kill`` will find it, or once it is known not to start."""
         self._ended = False
 
     @property
@@ -39,7 +39,7 @@ class LocalProcess(Process):
     def running(self) -> bool:
         """Whether it is known to have been started, and not to have ended."""
         self.job.catch_up()
-        return self.started.is_set() and self._exit_code is None
+        return self.started.done() and self._exit_code is None
 
     async def read(self) -> bytes:
         """Output since the last ``read``, without waiting."""
@@ -63,12 +63,12 @@ class LocalProcess(Process):
         """Write to its standard input. ``BrokenPipeError`` where it has ended."""
         for start in range(0, len(data), _LARGEST_WRITE):
             part = data[start : start + _LARGEST_WRITE]
-            if self._exit_code is not None or not self.job.send({"op": "write"}, part):
+            if self._exit_code is not None or not await self._tell("write", part):
                 raise BrokenPipeError(32, "the process has ended")
 
     async def close_stdin(self) -> None:
         """Close its standard input."""
-        self.job.send({"op": "close"})
+        await self._tell("close")
 
     async def wait(self, timeout: float | None = None) -> int | None:
         """Exit code, or None if it still runs after ``timeout`` seconds."""
@@ -92,9 +92,45 @@ class LocalProcess(Process):
 
     async def _ask(self, operation: str) -> bytes:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._reads.append(answer)
-        self.job.send({"op": operation})  # where that fails, its last words are on their way to us
-        return await answer
+        if not await self._tell(operation, answer=answer):  # its last words are on their way to us
+            if self._ended:
+                return self._rest.take()
+            self._reads.append(answer)
+        try:
+            return await self._guard.awake(self.job.number, answer)
+        except BaseException:
+            if not answer.cancel():  # it came just when nobody waited any more
+                self._rest.add(answer.result())
+            raise
+
+    async def _tell(
+        self, operation: str, data: bytes = b"", answer: asyncio.Future[bytes] | None = None
+    ) -> bool:
+        """Send its supervisor a message, which may be one to be answered. False where that is gone."""
+        header: dict[str, object] = {"op": operation}
+        try:
+            if self.job.sender.try_to_send(header, data):
+                self._expect(answer)
+                return True
+            waiting = asyncio.ensure_future(self._send_in_turn(header, data, answer))
+            try:
+                await self._guard.awake(self.job.number, waiting)
+            finally:
+                waiting.cancel()
+        except OSError:
+            return False
+        return True
+
+    async def _send_in_turn(
+        self, header: dict[str, object], data: bytes, answer: asyncio.Future[bytes] | None
+    ) -> None:
+        await self.job.sender.send(header, data)
+        self._expect(answer)
+
+    def _expect(self, answer: asyncio.Future[bytes] | None) -> None:
+        """The answers come in the order of the questions."""
+        if answer is not None:
+            self._reads.append(answer)
 
     def _receive(self, message: wire.Message | None) -> None:
         if message is None:
@@ -102,7 +138,7 @@ class LocalProcess(Process):
             return
         wire.close_all(message.descriptors)
         header = message.header
-        self.started.set()
+        self._start()
         if "exit" in header:
             self._exit(int(header["exit"]))
         elif "end" in header:
@@ -119,6 +155,10 @@ class LocalProcess(Process):
             self._exit(126)
             self._lose()
 
+    def _start(self) -> None:
+        if not self.started.done():
+            self.started.set_result(None)
+
     def _exit(self, status: int) -> None:
         if self._exit_code is None:
             self._exit_code = status if status >= 0 else 128 - status
@@ -127,7 +167,7 @@ class LocalProcess(Process):
     def _lose(self) -> None:
         """The supervisor is gone; if it never said how the process ended, it was killed."""
         self._ended = True
-        self.started.set()
+        self._start()
         self._exit(-9)
         while self._reads:
             answer = self._reads.popleft()

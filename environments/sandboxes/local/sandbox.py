@@ -144,7 +144,7 @@ class LocalSandbox(Sandbox):
         terminal = os.openpty() if pty and self.info.isolation == "landlock" else ()
         try:
             await self._init.post(process.job, request, terminal)
-            await process.started.wait()
+            await self._guard.awake(process.job.number, process.started)
             if process.exit_code == KILLED:
                 await self._init.explain_loss()
         except BaseException:

@@ -20,6 +20,7 @@ from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.inside.visitors import DOOR
 from environments.sandboxes.local.sandbox import LocalSandbox
+from environments.sandboxes.local.sending import Sender
 
 _PATIENCE = 10.0
 _RUN_SUFFIX = re.compile(r"-[a-z0-9_]{8}\Z")
@@ -37,6 +38,7 @@ class VisitingGuard(Guard):
         self.requests = socket.socket(fileno=requests)
         self._orders.setblocking(False)
         self.requests.setblocking(False)
+        self.sender = Sender(self.requests)
         self._loop.add_reader(self._orders, self._read)
 
     async def close(self) -> None:

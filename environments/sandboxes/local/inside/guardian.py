@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import cgroups, identity, kernel, processes, remains, root_view, wire
+from .init import NAME
 from .launch import LaunchError, launch
 from .settings import MARGIN, Settings
 from .visitors import Visitors
@@ -228,8 +229,7 @@ class Guardian:
         if operation == "kill":
             left = self._kill_job(f"job-{message.header['job']}")
         elif operation == "wake":
-            for supervisor in self._supervisors(f"job-{message.header['job']}"):
-                processes.send_signal(supervisor, signal.SIGCONT)
+            left = self._wake(f"job-{message.header['job']}")
         elif operation == "kill_all":
             left = processes.kill_below(self._init)
         elif operation == "keep":
@@ -274,6 +274,17 @@ class Guardian:
                 time.sleep(0.001)
             left += processes.kill_below(supervisor)
         return left
+
+    def _wake(self, name: str) -> int:
+        """Let the processes of a job go on that something inside has stopped; how many there were."""
+        stopped = [
+            pid
+            for pid in processes.children(self._init)
+            if processes.name(pid) in (name, NAME) and processes.state(pid) == "T"
+        ]
+        for pid in stopped:
+            processes.send_signal(pid, signal.SIGCONT)
+        return len(stopped)
 
     def _supervisors(self, name: str) -> list[int]:
         return [pid for pid in processes.children(self._init) if processes.name(pid) == name]

@@ -23,6 +23,9 @@ from . import files, kernel, wire
 from .settings import Settings
 from .supervisor import supervise
 
+NAME = "sandbox-init"
+"""What this process is called, and what it forks until that has a name of its own."""
+
 _ANSWERS: dict[str, Callable[[Settings, wire.Message], dict[str, Any]]] = {
     "write": files.write,
     "stat": files.information,
@@ -34,6 +37,7 @@ _ANSWERS: dict[str, Callable[[Settings, wire.Message], dict[str, Any]]] = {
 
 def serve(requests: socket.socket, settings: Settings) -> None:
     """Serve until the framework hangs up."""
+    kernel.set_name(NAME)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     _reset_signals()
     gc.collect()
@@ -130,6 +134,7 @@ def _fork(
 
 def _answer(job: socket.socket, message: wire.Message, settings: Settings) -> None:
     operation = message.header.get("op")
+    kernel.set_name(f"job-{message.header['id']}")
     try:
         if operation == "run":
             supervise(job, message, settings)

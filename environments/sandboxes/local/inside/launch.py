@@ -182,7 +182,7 @@ class _Child:
         families = set(seccomp.UNIX_SOCKET) if self._uid is not None else set()
         if settings.network:
             families |= seccomp.INTERNET_SOCKET
-        seccomp.install(frozenset(families), protected=os.getpid())
+        seccomp.install(frozenset(families), protected=os.getpid(), from_signals=True)
         limitations = [
             f"files outside {settings.directory} cannot be made, so paths such as /app do not work",
             "there is no /proc and no /dev/shm of its own, so ps and process substitution do not work",
@@ -195,7 +195,7 @@ class _Child:
 
     def _filter(self, families: frozenset[int] | None) -> list[str]:
         try:
-            seccomp.install(families)
+            seccomp.install(families, protected=os.getpid())
         except OSError as error:  # a further barrier, not the one that isolation rests on
             return [f"system calls are not filtered: {error.strerror}"]
         return []

@@ -15,7 +15,10 @@ _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _RETURN = 0x20, 0x15, 0x35, 0x06
 
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
-_SEND_SIGNAL = {"x86_64": 62, "aarch64": 129}
+_LIMIT_ANOTHER = {"x86_64": 302, "aarch64": 261}
+"""prlimit64."""
+_SIGNAL_ANOTHER = {"x86_64": (62, 200, 234, 129, 297, 434), "aarch64": (129, 130, 131, 138, 240, 434)}
+"""kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_open."""
 _REFUSED = {
     "x86_64": (248, 249, 250, 321, 298, 323, 425, 426, 427, 246, 320, 175, 176, 313, 304),
     "aarch64": (217, 218, 219, 280, 241, 282, 425, 426, 427, 104, 294, 105, 106, 273, 265),
@@ -29,16 +32,17 @@ UNIX_SOCKET = frozenset({int(socket.AF_UNIX)})
 INTERNET_SOCKET = frozenset({int(socket.AF_INET), int(socket.AF_INET6), int(socket.AF_NETLINK)})
 
 
-def install(families: frozenset[int] | None, *, protected: int | None = None) -> None:
+def install(families: frozenset[int] | None, *, protected: int, from_signals: bool = False) -> None:
     """Filter this process and its descendants; ``families`` are the sockets they may make.
 
-    ``protected`` is a process that they may not ``kill``, neither by number nor as one of all.
+    ``protected`` is a process whose limits they may not set: one on its processor time would kill it.
+    ``from_signals``: nor may they send it any, neither by number nor as one of its group or of all.
     Needs ``no_new_privs``. Raises ``OSError`` where the kernel or the machine cannot do it.
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURE:
         raise OSError(errno.ENOSYS, f"no system-call filter for {machine}")
-    program = b"".join(_program(machine, families, protected))
+    program = b"".join(_program(machine, families, protected, from_signals))
     buffer = ctypes.create_string_buffer(program, len(program))
 
     class Program(ctypes.Structure):
@@ -47,7 +51,9 @@ def install(families: frozenset[int] | None, *, protected: int | None = None) ->
     kernel.prctl(kernel.PR_SET_SECCOMP, 2, ctypes.byref(Program(len(program) // 8, ctypes.addressof(buffer))))
 
 
-def _program(machine: str, families: frozenset[int] | None, protected: int | None) -> list[bytes]:
+def _program(
+    machine: str, families: frozenset[int] | None, protected: int, from_signals: bool
+) -> list[bytes]:
     steps = [
         _step(_LOAD, 4),  # architecture
         _step(_JUMP_EQUAL, _ARCHITECTURE[machine], 1, 0),
@@ -58,8 +64,10 @@ def _program(machine: str, families: frozenset[int] | None, protected: int | Non
         steps += [_step(_JUMP_GREATER_EQUAL, 0x40000000, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     for number in _REFUSED[machine]:
         steps += [_step(_JUMP_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | errno.EPERM)]
-    if protected is not None:
-        steps += _refuse_arguments(_SEND_SIGNAL[machine], [protected, 0xFFFFFFFF])
+    steps += _refuse_argument(_LIMIT_ANOTHER[machine], protected)
+    for number in _SIGNAL_ANOTHER[machine] if from_signals else ():
+        for argument in (protected, -protected, -1):
+            steps += _refuse_argument(number, argument)
     if families is not None:
         steps += [_step(_JUMP_EQUAL, _SOCKET[machine], 0, len(families) + 2), _step(_LOAD, 16)]  # argument 1
         wanted = sorted(families)
@@ -70,13 +78,12 @@ def _program(machine: str, families: frozenset[int] | None, protected: int | Non
     return steps
 
 
-def _refuse_arguments(number: int, values: list[int]) -> list[bytes]:
-    """Steps that refuse a call whose first argument is one of two values."""
+def _refuse_argument(number: int, value: int) -> list[bytes]:
+    """Steps that refuse a call whose first argument is this number."""
     return [
-        _step(_JUMP_EQUAL, number, 0, 5),
+        _step(_JUMP_EQUAL, number, 0, 4),
         _step(_LOAD, 16),
-        _step(_JUMP_EQUAL, values[0], 1, 0),
-        _step(_JUMP_EQUAL, values[1], 0, 1),
+        _step(_JUMP_EQUAL, value & 0xFFFFFFFF, 0, 1),
         _step(_RETURN, _ERRNO | errno.EPERM),
         _step(_LOAD, 0),
     ]

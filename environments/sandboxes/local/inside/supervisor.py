@@ -33,7 +33,7 @@ _LAST_OUTPUT_PATIENCE = 0.5
 
 def supervise(job: socket.socket, message: wire.Message, settings: Settings) -> None:
     """Run a command, and those that follow it over the same socket."""
-    line = Line(job, message.header["id"], settings)
+    line = Line(job, settings)
     attached = message.descriptors[1:]
     while Supervisor(line, message.header, attached).run():
         following = line.wait_for_next()
@@ -45,12 +45,11 @@ def supervise(job: socket.socket, message: wire.Message, settings: Settings) -> 
 class Line:
     """A socket to the framework, and what the commands that come over it share."""
 
-    def __init__(self, job: socket.socket, number: int, settings: Settings) -> None:
+    def __init__(self, job: socket.socket, settings: Settings) -> None:
         self.job = job
         self.settings = settings
         self.limited = False
         """Whether this process has the limits of commands."""
-        kernel.set_name(f"job-{number}")
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         if not settings.namespaces:
             kernel.die_with_parent()  # nothing else ends us with the first process
