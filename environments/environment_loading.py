@@ -89,7 +89,7 @@ def _import_module(name: str) -> ModuleType:
         raise _broken(name, error) from error
     except HermesError:
         raise
-    except Exception as error:
+    except Exception as error:  # importing is the user's code, which may raise anything
         raise _broken(name, error) from error
 
 
@@ -138,7 +138,7 @@ def _execute(path: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException as error:  # a module that failed is not left to be imported again
         del sys.modules[name]
         if isinstance(error, HermesError) or not isinstance(error, Exception):
             raise

@@ -136,7 +136,7 @@ class Rollout:
             await self._note_view()
             if self.tools and not self.finished:
                 await self.sandbox()
-        except BaseException as error:
+        except BaseException as error:  # cancelled, too: the block that would release it is not entered
             self._error = error
             await self.release()
             raise

@@ -59,7 +59,7 @@ def with_tokenizer(name: str) -> Counter:
         rows = chat_messages(messages)
         try:
             text = tokenizer.apply_chat_template(rows, tools=list(tools) or None, tokenize=False)
-        except Exception as error:
+        except Exception as error:  # a chat template may raise anything
             raise Unrenderable(str(error)) from error
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 

@@ -71,7 +71,7 @@ class LlamaCppServer:
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")
             address = await self._await_address(process, path)
-        except BaseException:
+        except BaseException:  # cancelled, too: no server is left
             await self.close()
             raise
         logger.info("%s is served by llama.cpp, context %d tokens", path.name, settings["context"])

@@ -90,7 +90,7 @@ class Caller:
                 progress.in_flight += self.clock() - began
                 await self._after_failure(progress, server, error)
                 continue
-            except BaseException:
+            except BaseException:  # cancelled, too: a place in the pool is given back
                 self.pool.release(lease)
                 raise
             self.pool.release(lease)

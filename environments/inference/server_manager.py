@@ -106,7 +106,7 @@ class ServerManager:
     async def __aenter__(self) -> ServerManager:
         try:
             await self.start()
-        except BaseException:
+        except BaseException:  # cancelled, too: the block that would close it is not entered
             await self.close()
             raise
         return self
@@ -286,7 +286,7 @@ class ServerManager:
         self._children = list(children)
         try:
             await asyncio.gather(*(child.start() for child in children))
-        except BaseException:
+        except BaseException:  # cancelled, too: those that did start are ended
             await self.close()
             raise
         started = iter(children)

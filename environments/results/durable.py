@@ -57,7 +57,7 @@ class DurableFile:
                 self._size = self._repair()
                 if new:
                     sync_path(path.parent)
-        except BaseException:
+        except BaseException:  # nobody else has the descriptor
             os.close(self._descriptor)
             raise
 
@@ -118,7 +118,7 @@ class DurableFile:
         try:
             while written < len(data):
                 written += os.write(self._descriptor, data[written:])
-        except BaseException as error:
+        except BaseException as error:  # no half of a line is left
             if written:
                 with contextlib.suppress(OSError):  # the next opening repairs it too
                     os.ftruncate(self._descriptor, self._size)
@@ -228,7 +228,7 @@ def write_via_temporary(path: Path, write: Callable[[Path], object]) -> None:
             write(temporary)
             sync_path(temporary)
             temporary.replace(path)
-        except BaseException:
+        except BaseException:  # no half of a file is left
             temporary.unlink(missing_ok=True)
             raise
         sync_path(path.parent)

@@ -116,7 +116,7 @@ class RunStore:
                 stored = None
                 write_atomically(directory / MANIFEST_FILE, _pretty(manifest))
             file = DurableFile(directory / ATTEMPTS_FILE)
-        except BaseException:
+        except BaseException:  # the lock is given back
             os.close(lock)
             raise
         return cls(directory, stored or manifest, lock, file)
@@ -285,7 +285,7 @@ def _lock_directory(directory: Path) -> int:
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
                     return descriptor
-            except BaseException:
+            except BaseException:  # nobody else has the descriptor
                 os.close(descriptor)
                 raise
             os.close(descriptor)

@@ -56,7 +56,7 @@ async def start_backend(config: HermesAgentEnvConfig, run_id: str, *, model_acts
         await backend.check()
         if getattr(backend, "isolation", None) == "none":
             _allow_no_isolation(config, model_acts)
-    except BaseException:
+    except BaseException:  # stopped by hand, too: nobody else knows the backend yet
         await backend.close()
         raise
     return backend

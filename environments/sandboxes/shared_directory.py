@@ -75,7 +75,7 @@ class SharedDirectory:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if self._is_lock(descriptor):
                     return descriptor
-            except BaseException:
+            except BaseException:  # nobody else has the descriptor
                 os.close(descriptor)
                 raise
             os.close(descriptor)

@@ -105,7 +105,7 @@ async def download_file(
                 if len(chunk) < _CHUNK:
                     break
         await asyncio.to_thread(partial.replace, target)
-    except BaseException:
+    except BaseException:  # cancelled, too: no half of a file is left
         partial.unlink(missing_ok=True)
         raise
     return total

@@ -66,7 +66,7 @@ def write_task(row: Mapping[str, Any], parent: Path) -> Path:
             shutil.rmtree(target)
         made.chmod(0o755)
         made.replace(target)
-    except BaseException:
+    except BaseException:  # no half of a directory is left
         shutil.rmtree(made, ignore_errors=True)
         raise
     return target

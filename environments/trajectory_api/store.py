@@ -242,7 +242,7 @@ class Store:
             self._connection.execute("BEGIN IMMEDIATE")
             results = [waiting.work(self._connection) for waiting in batch]
             self._connection.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # nothing of a batch is half written
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             raise

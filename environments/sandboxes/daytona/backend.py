@@ -50,7 +50,7 @@ class DaytonaBackend(HostedBackend[Any]):
         client = client_of(await load())
         try:
             await log_in(client)
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else has the client
             await client.close()
             raise
         return client
@@ -76,7 +76,7 @@ class DaytonaBackend(HostedBackend[Any]):
     async def _end(self, service: Any, entry: SandboxEntry, found: Any) -> None:
         try:
             await (found or await service.get(entry.id)).delete()
-        except Exception as error:
+        except Exception as error:  # the SDK's own and aiohttp's
             if status_of(error) not in (404, 409):
                 raise
 

@@ -72,7 +72,7 @@ class DaytonaMachine(Machine):
             await self._drop(connection)
             connection = await self._connect()
             command = await connection.start(framed(program), receive)
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else has the connection
             await asyncio.shield(asyncio.ensure_future(self._drop(connection)))
             raise
         return CommandChannel(connection, command, self._explain)
@@ -126,7 +126,7 @@ class DaytonaMachine(Machine):
         self._open.add(connection)
         try:
             await connection.open(self._sandbox.process, self._scratch)
-        except BaseException as error:
+        except BaseException as error:  # cancelled, too: nobody else has the connection
             await asyncio.shield(asyncio.ensure_future(self._drop(connection)))
             if not isinstance(error, Exception):
                 raise
@@ -151,7 +151,7 @@ class DaytonaMachine(Machine):
         channel = TerminalChannel(token, receive, self._explain)
         try:
             await channel.terminal.open(self._sandbox.process, driver.terminal(), token, file)
-        except BaseException as error:
+        except BaseException as error:  # cancelled, too: nobody else has the terminal
             channel.close()
             if not isinstance(error, Exception):
                 raise

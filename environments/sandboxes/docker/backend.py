@@ -102,7 +102,7 @@ class DockerBackend(Backend):
         image = Image(described["Image"], None, config.get("User") or "", config.get("WorkingDir") or "")
         try:
             home, directory = await self._look_around(container, commands, guard, spec, image)
-        except BaseException:
+        except BaseException:  # cancelled, too: what was begun is ended
             await commands.close()
             raise
         network = described["HostConfig"].get("NetworkMode", "")
@@ -155,7 +155,7 @@ class DockerBackend(Backend):
             raise _creation_error(error, spec) from error
         try:
             return await self._prepare(container, spec, image, limits, name)
-        except BaseException:
+        except BaseException:  # cancelled, too: no container is left
             await asyncio.shield(container.remove())
             raise
 
@@ -168,7 +168,7 @@ class DockerBackend(Backend):
         try:
             proxy = await open_way_out(container, spec.network)
             home, directory = await self._look_around(container, commands, guard, spec, image)
-        except BaseException:
+        except BaseException:  # cancelled, too: what was begun is ended
             await commands.close()
             if proxy is not None:
                 await proxy.close()

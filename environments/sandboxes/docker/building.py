@@ -55,7 +55,7 @@ def read_context(directory: Path) -> Context:
                 tar.add(directory / path, path, recursive=False, filter=_without_owner)
         archive.seek(0)
         digest = hashlib.file_digest(archive, "sha256").hexdigest()
-    except BaseException:
+    except BaseException:  # nobody else has the file
         archive.close()
         raise
     name = _NOT_A_TAG.sub("-", directory.resolve().name.lower()).strip("-") or "image"

@@ -99,7 +99,7 @@ class Engine:
                 reader, writer = await self._connect()
                 writer.write(head.encode() + content)
                 await _read_head(reader)
-        except BaseException as error:
+        except BaseException as error:  # cancelled, too: nobody else has the connection
             if writer is not None:
                 writer.close()
             if isinstance(error, TimeoutError):

@@ -226,7 +226,7 @@ async def start(engine: Engine, container: str, request: Request, *, number: boo
     if number:
         try:
             await execution.await_start()
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else has the connection
             execution.close()
             raise
     return execution

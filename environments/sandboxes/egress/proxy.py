@@ -81,7 +81,7 @@ class FilteringProxy:
                 self._slots.release()
                 await asyncio.sleep(_PAUSE)
                 continue
-            except BaseException:
+            except BaseException:  # cancelled, too: the slot is nobody's
                 self._slots.release()
                 raise
             task = asyncio.create_task(self._serve(connection))
@@ -95,7 +95,7 @@ class FilteringProxy:
     async def _serve(self, connection: socket.socket) -> None:
         try:
             reader, writer = await asyncio.open_connection(sock=connection, limit=LONGEST_HEAD)
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else has the connection
             connection.close()
             raise
         try:

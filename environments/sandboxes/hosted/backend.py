@@ -117,7 +117,7 @@ class HostedBackend(Backend, Generic[Service]):
         service = await self._logged_in()
         try:
             entries = [entry async for entry, _ in self._find(service, {})]
-        except Exception as error:
+        except Exception as error:  # a provider's SDK may raise anything
             raise SandboxError(
                 f"{self.provider} does not list its sandboxes: {self._text_of(error)}"
             ) from error
@@ -141,7 +141,7 @@ class HostedBackend(Backend, Generic[Service]):
             return await self._join(service, entry)
         except SandboxError:
             raise
-        except Exception as error:
+        except Exception as error:  # a provider's SDK may raise anything
             raise SandboxError(
                 f"the {self.provider} sandbox {entry.id} cannot be joined: {self._text_of(error)}"
             ) from error
@@ -188,7 +188,7 @@ class HostedBackend(Backend, Generic[Service]):
                     logger.info("ending the %s sandbox %s, held by nobody", self.provider, entry.id)
                     await self._end(service, entry, found)
                     ended.append(entry)
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - lifetimes end what is left
             text = self._text_of(error)
             logger.warning("sandboxes may be left on %s until their lifetimes end: %s", self.provider, text)
         return ended

@@ -61,7 +61,7 @@ class Creation:
     async def _once(self, make: Callable[[], Awaitable[Made]], discard: Discard) -> Made:
         try:
             return await make()
-        except BaseException as error:
+        except BaseException as error:  # cancelled, too: what may have been made is ended
             if not isinstance(error, TryAgain) or error.lost:
                 await asyncio.shield(asyncio.ensure_future(discard()))
             raise

@@ -76,7 +76,7 @@ class ModalBackend(HostedBackend[Modal]):
         try:
             made = found or await service.sdk.Sandbox.from_id.aio(entry.id, client=service.client)
             await made.terminate.aio()
-        except Exception as error:
+        except Exception as error:  # the SDK's own and gRPC's
             if "NotFoundError" not in kinds(error):
                 raise
 

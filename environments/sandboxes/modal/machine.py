@@ -49,7 +49,7 @@ class ModalMachine(Machine):
             await channel.write(framed(program))
         except BrokenPipeError:  # ended at once; ``wait`` says how
             return channel
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else knows the channel
             channel.close()
             raise
         return channel

@@ -197,7 +197,7 @@ class SingularityBackend(Backend):
             found = await engine.instances(name)
             if not found:
                 raise SandboxError(f"instance {name} ended at once")
-        except BaseException:
+        except BaseException:  # cancelled, too: no instance is left
             await asyncio.shield(asyncio.ensure_future(holdings.end(engine, name, directory)))
             raise
         return found[0], family, directory
@@ -231,7 +231,7 @@ class SingularityBackend(Backend):
                 listener = await listen_in_network_of(instance.pid, egress.PORT)
                 machine.proxy = egress.start(spec.network, listener)
             place = await self._place(machine, spec, family)
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else has the machine
             await machine.release()
             raise
         sandbox = RemoteSandbox(machine, self._info(spec, image, instance), place)

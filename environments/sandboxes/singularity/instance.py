@@ -93,7 +93,7 @@ class InstanceMachine(Machine):
             except TimeoutError:  # or stopped it
                 child.kill()
                 continue
-            except BaseException:
+            except BaseException:  # cancelled, too: nobody else has the process
                 child.kill()
                 raise
             if begun:

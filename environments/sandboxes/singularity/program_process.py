@@ -69,7 +69,7 @@ class ProgramProcess(Channel):
                 env=environment,
                 start_new_session=True,
             )
-        except BaseException:
+        except BaseException:  # cancelled, too: the ends that are ours are nobody's
             for descriptor in (self._stdin, out, err):
                 os.close(descriptor)
             raise
@@ -91,7 +91,7 @@ class ProgramProcess(Channel):
                 env=environment,
                 start_new_session=True,
             )
-        except BaseException:
+        except BaseException:  # cancelled, too: the end that is ours is nobody's
             os.close(ours)
             raise
         finally:

@@ -120,7 +120,7 @@ class Host:
             await channel.write(framed(program))
         except BrokenPipeError:  # ended at once; ``wait`` says how
             return channel
-        except BaseException:
+        except BaseException:  # cancelled, too: nobody else knows the channel
             channel.close()
             raise
         return channel

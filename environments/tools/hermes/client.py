@@ -49,7 +49,7 @@ class HermesWorker:
                         return await self._exchange(process, request)
                 except TimeoutError:
                     raise TimeoutError(f"Hermes Agent did not answer within {timeout:g} seconds") from None
-            except BaseException:
+            except BaseException:  # cancelled, too: its answer would be taken for the next one's
                 await asyncio.shield(self._end(at_once=True))
                 raise
 

@@ -137,7 +137,7 @@ def answer(agent: Agent, request: JSON) -> JSON:
         if "define" in request:
             return agent.define(request["define"])
         return agent.list()
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001 - whatever a foreign tool does, it is told
         return {"error": f"{type(error).__name__}: {error}"}
 
 

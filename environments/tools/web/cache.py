@@ -85,6 +85,6 @@ def _write_whole(path: Path, data: bytes) -> None:
     try:
         part.write_bytes(data)
         os.replace(part, path)  # noqa: PTH105 - Path.replace says the same and hides that it is atomic
-    except BaseException:
+    except BaseException:  # no half of a file is left
         part.unlink(missing_ok=True)
         raise
