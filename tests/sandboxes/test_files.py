@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -162,5 +163,23 @@ def test_many_at_once_that_fill_a_socket(world: World) -> None:
         await asyncio.gather(*(sandbox.write_bytes(name, data) for name, data in contents.items()))
         read = await asyncio.gather(*(sandbox.read_bytes(name) for name in contents))
         assert dict(zip(contents, read, strict=True)) == contents
+
+    world.run(body)
+
+
+def test_writing_through_links_that_lead_nowhere(world: World) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec("mkdir links; cd links; ln -s new/deep/file far; ln -s far 'to it'")
+        await sandbox.exec("cd links; ln -s loop loop; ln -s 2 1; ln -s 1 2")
+        await sandbox.write_bytes("links/to it", b"there")
+        assert await sandbox.read_bytes("links/new/deep/file") == b"there"
+        for name in ("loop", "1"):
+            with pytest.raises(OSError) as caught:
+                await sandbox.write_bytes(f"links/{name}", b"lost")
+            assert caught.value.errno in (errno.ELOOP, errno.EINVAL)
+            assert (await sandbox.stat(f"links/{name}")).kind == "link"
+        assert {Path(info.path).name for info in await sandbox.list("links")} == {
+            *("far", "to it", "loop", "1", "2", "new")
+        }
 
     world.run(body)

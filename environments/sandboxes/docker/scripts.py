@@ -183,7 +183,8 @@ t=$1
 [ -d "$t" ] && exit {IS_DIRECTORY}
 case $t in */) exit {IS_DIRECTORY};; esac
 n=0
-while [ -L "$t" ] && [ $n -lt 40 ]; do
+while [ -L "$t" ]; do
+  [ $n -lt 40 ] || exit {NOT_REGULAR}
   l=$(readlink "$t" && echo .) || exit {FAILED}
   l=${{l%??}}
   case $l in /*) t=$l;; *) t=${{t%/*}}/$l;; esac

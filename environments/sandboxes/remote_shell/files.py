@@ -56,7 +56,14 @@ WRITE = (
     _COMMON
     + r"""
 t=$1
-if [ -L "$t" ]; then t=$(readlink -f -- "$1"; printf x); t=${t%?x}; [ -n "$t" ] || fail ENOENT; fi
+n=0
+while [ -L "$t" ]; do
+  n=$((n + 1))
+  [ $n -le 40 ] || fail ELOOP
+  l=$(readlink -- "$t" && printf x) || fail EACCES
+  l=${l%?x}
+  case $l in /*) t=$l;; *) t=${t%/*}/$l;; esac
+done
 [ -d "$t" ] && fail EISDIR
 if [ -e "$t" ] && ! [ -f "$t" ]; then fail EINVAL; fi
 if [ -e "$t" ] && ! [ -w "$t" ]; then fail EACCES; fi
