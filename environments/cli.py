@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, get_args
 
-from environments.cli_output import INTERRUPTED, emit, open_closed_streams, report, settle, tell
+from environments.cli_output import emit, exit_code_of, tell
 from environments.configuration import Effective, EnvironmentClass, Flag, Subcommand, resolve
 from environments.configuration.fields import is_boolean
 from environments.configuration.initial import initial
-from environments.errors import ConfigError, HermesError, suggestion
+from environments.errors import ConfigError, suggestion
 from environments.terminal_text import harmless
 
 SUBCOMMANDS: tuple[Subcommand, ...] = get_args(Subcommand)
@@ -58,15 +58,7 @@ def main(cls: RunnableEnvironment, argv: Sequence[str] | None = None, *, program
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = program or f"python {sys.argv[0]}"
-    open_closed_streams()
-    try:
-        return _dispatch(cls, arguments, program)
-    except HermesError as error:
-        return report(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    finally:
-        settle()
+    return exit_code_of(lambda: _dispatch(cls, arguments, program))
 
 
 def set_up_logging(level: str) -> None:

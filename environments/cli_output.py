@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TextIO
 
 from environments.errors import ConfigError, HermesError
@@ -19,6 +20,19 @@ def plural(number: int, noun: str) -> str:
     ('1 task', '0 tasks')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def exit_code_of(command: Callable[[], int]) -> int:
+    """Run a command to its end: its own exit code, that of an error of ours, or 130 for Ctrl-C."""
+    open_closed_streams()
+    try:
+        return command()
+    except HermesError as error:
+        return report(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        settle()
 
 
 def open_closed_streams() -> None:

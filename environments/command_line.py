@@ -14,8 +14,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from environments.cli_output import INTERRUPTED, emit, open_closed_streams, report, settle, tell
-from environments.errors import ConfigError, HermesError, suggestion
+from environments.cli_output import emit, exit_code_of, tell
+from environments.errors import ConfigError, suggestion
 
 ENVIRONMENTS: dict[str, tuple[str, str]] = {
     "terminal_test": (
@@ -71,15 +71,7 @@ _COMMANDS = ("list", "show", "export", "compare", "rescore", "tasks", "sandboxes
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``hermes-env`` and return the exit code, as ``environments.cli.main`` gives it."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    open_closed_streams()
-    try:
-        return _dispatch(arguments)
-    except HermesError as error:
-        return report(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    finally:
-        settle()
+    return exit_code_of(lambda: _dispatch(arguments))
 
 
 def listing() -> str:

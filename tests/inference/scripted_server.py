@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from servers.listening import LocalServer
 
 from environments.config import APIServerConfig
 
 Step = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
-class ScriptedServer:
+class ScriptedServer(LocalServer):
     """Serves one step per call; the last one is repeated. ``requests`` are the bodies it got."""
 
     def __init__(self, steps: Sequence[Step], models: Sequence[str] = ()) -> None:
@@ -26,29 +27,19 @@ class ScriptedServer:
         self.paths: list[str] = []
         self.in_flight = 0
         self.most_in_flight = 0
-        self.port = 0
-        self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http://{self.host}/v1"
 
     def config(self, **changes: Any) -> APIServerConfig:
         return APIServerConfig(base_url=self.url, model_name="m", **changes)
 
-    async def start(self) -> None:
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/{path:.*}", self._answer)
         app.router.add_get("/v1/models", self._list_models)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        return app
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

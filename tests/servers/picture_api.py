@@ -7,10 +7,11 @@ from typing import Any
 
 from aiohttp import web
 
+from .listening import LocalServer
 from .web_site import DOT
 
 
-class PictureApi:
+class PictureApi(LocalServer):
     """``async with PictureApi() as api``; ``api.requests`` holds the bodies that came."""
 
     def __init__(
@@ -18,22 +19,24 @@ class PictureApi:
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.key, self.statuses, self.address = key, list(statuses or []), address
-        self.url = ""
         self.text: str | None = "a red dot"
 
-    async def __aenter__(self) -> PictureApi:
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}/v1"
+
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=30_000_000)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/images/generations", self._image)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"  # type: ignore[union-attr]
+        return app
+
+    async def __aenter__(self) -> PictureApi:
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        await self.stop()
 
     async def _take(self, request: web.Request) -> None:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":

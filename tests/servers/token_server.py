@@ -16,6 +16,8 @@ from aiohttp import web
 
 from environments.config import APIServerConfig
 
+from .listening import LocalServer
+
 VOCABULARY = 1000
 Script = Callable[[list[int]], Sequence[int]]
 
@@ -39,12 +41,14 @@ def logprob(token: int, temperature: float, top_k: int, *, raw: bool) -> float:
     return -(1 + token % 7) / (1.0 if raw else max(temperature, 1e-3))
 
 
-class TokenServer:
+class TokenServer(LocalServer):
     """``offers`` are the endpoints that are switched on; the others answer as a server without them.
 
     ``script`` gives the tokens that follow a prompt. ``cut`` holds, for the next requests, after how many
     tokens the server breaks the reply off itself.
     """
+
+    cancels_handlers = True
 
     def __init__(
         self,
@@ -72,13 +76,11 @@ class TokenServer:
         self.requests: list[dict[str, Any]] = []
         self.delay = 0.0
         self.cancelled = 0
-        self.port = 0
-        self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
         """Root of the server."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}"
 
     def config(self, server_type: str, **changes: Any) -> APIServerConfig:
         """How a user names the server."""
@@ -94,21 +96,11 @@ class TokenServer:
         ids = [p["prompt_token_ids"] if isinstance(p, dict) else p for p in found]
         return [p for p in ids if len(p) > 1]
 
-    async def start(self) -> None:
-        """Listen on a free port, or on the one of before."""
+    def application(self) -> web.Application:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/{path:.*}", self._answer)
         app.router.add_get("/v1/models", self._models)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
-
-    async def stop(self) -> None:
-        """Close the port."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        return app
 
     async def _models(self, request: web.Request) -> web.Response:
         entry = {"id": self.model, "object": "model", "root": "some/model", "max_model_len": self.context}

@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from .listening import LocalServer
+
 ARTICLE = """<!doctype html><html lang="en"><head><title>Moss gardens</title>
 <meta name="description" content="On moss"></head><body>
 <nav><a href="/">Home</a> <a href="/about">About</a></nav>
@@ -84,7 +86,7 @@ def pdf(text: str) -> bytes:
     return document
 
 
-class WebSite:
+class WebSite(LocalServer):
     """``async with WebSite() as site``; ``site.hits`` counts requests by path."""
 
     def __init__(self) -> None:
@@ -92,30 +94,22 @@ class WebSite:
         self.searches: list[dict[str, Any]] = []
         self.robots: str | int = "User-agent: *\nDisallow: /private\n"
         self.search_failures: list[int] = []
-        self._runner: web.AppRunner | None = None
-        self.port = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}"
 
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    async def __aenter__(self) -> WebSite:
+    def application(self) -> web.Application:
         app = web.Application(middlewares=[self._count], client_max_size=10_000_000)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        return app
+
+    async def __aenter__(self) -> WebSite:
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+        await self.stop()
 
     @web.middleware
     async def _count(self, request: web.Request, handler: Any) -> web.StreamResponse:

@@ -22,15 +22,15 @@ from environments.hermes_base_env import HermesAgentBaseEnv
 from environments.records import Item, Message
 from environments.run import RunReport
 from environments.tool_context import ToolContext
-from environments.tools.base import ToolState
+from environments.tools.base import Tool
 from environments.tools.definitions import select_tools
 from environments.tools.hermes.client import WorkerFailure
 from environments.tools.hermes.settings import HermesSettings, find_python, hermes_settings
 from environments.tools.hermes.tools import HermesTools, load_hermes_tools, load_tools
 from environments.tools.shared import SharedResources
 from environments.tools.toolbox import Toolbox
-from tools.plain_sandbox import PlainSandbox
 from tools.processes import alive, wait_for
+from tools.rollouts import ForeignRollouts
 
 STAND_IN = Path(__file__).with_name("stand_in")
 REAL = os.environ.get("HERMES_TEST_HERMES_AGENT", "")
@@ -46,27 +46,18 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return find_python(str(where))
 
 
-class Rollouts:
+class Rollouts(ForeignRollouts):
     """The tools of a Hermes Agent, and rollouts that use them."""
 
     def __init__(self, root: Path, python: str, *tools: str, **settings: Any) -> None:
-        self.root, self.shared = root, SharedResources()
+        super().__init__(root)
         self.settings = HermesSettings(python, tools, **settings)
-        self.boxes: list[Toolbox] = []
 
-    async def __aenter__(self) -> Rollouts:
-        self.tools: HermesTools = await load_tools(self.settings, self.shared)
-        return self
+    async def load(self) -> HermesTools:
+        return await load_tools(self.settings, self.shared)
 
-    async def __aexit__(self, *_: object) -> None:
-        for box in self.boxes:
-            await box.cleanup()
-        await self.shared.close()
-
-    def begin(self) -> Toolbox:
-        state = ToolState(PlainSandbox(self.root / f"rollout{len(self.boxes)}"), shared=self.shared)
-        self.boxes.append(Toolbox([*self.tools.given, *self.tools.others], state))
-        return self.boxes[-1]
+    def offered(self) -> list[Tool]:
+        return [*self.tools.given, *self.tools.others]
 
 
 async def call(box: Toolbox, tool: str, /, **arguments: Any) -> dict[str, Any]:

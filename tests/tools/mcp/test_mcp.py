@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from environments.errors import ConfigError
-from environments.tools.base import ToolState
+from environments.tools.base import Tool
 from environments.tools.definitions import select_tools
 from environments.tools.mcp.settings import parse_servers
 from environments.tools.mcp.tools import load_tools
 from environments.tools.shared import SharedResources
 from environments.tools.toolbox import Toolbox
-from tools.plain_sandbox import PlainSandbox
 from tools.processes import alive, wait_for
+from tools.rollouts import ForeignRollouts
 
 pytest.importorskip("mcp")
 
@@ -35,26 +35,15 @@ def program(kind: str, *arguments: str, **options: Any) -> dict[str, Any]:
     return {"command": [sys.executable, SERVERS, kind, *arguments], **options}
 
 
-class Rollouts:
+class Rollouts(ForeignRollouts):
     """The tools of some servers, and rollouts that use them."""
 
     def __init__(self, root: Path, servers: dict[str, Any]) -> None:
-        self.root, self.servers, self.shared = root, servers, SharedResources()
-        self.boxes: list[Toolbox] = []
+        super().__init__(root)
+        self.servers = servers
 
-    async def __aenter__(self) -> Rollouts:
-        self.tools = await load_tools(self.servers, self.shared)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for box in self.boxes:
-            await box.cleanup()
-        await self.shared.close()
-
-    def begin(self) -> Toolbox:
-        state = ToolState(PlainSandbox(self.root / f"rollout{len(self.boxes)}"), shared=self.shared)
-        self.boxes.append(Toolbox(self.tools, state))
-        return self.boxes[-1]
+    async def load(self) -> list[Tool]:
+        return await load_tools(self.servers, self.shared)
 
 
 async def call(box: Toolbox, name: str, **arguments: Any) -> dict[str, Any]:
