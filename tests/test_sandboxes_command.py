@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hermes_base_env import FileEnv, calls, environment
+from file_environment import FileEnv, calls, environment
 
 from environments import keeping
 from environments.cleanup import cleanup_all_environments

@@ -22,7 +22,7 @@ from environments.errors import (
 )
 from environments.results.groups import GroupFile
 from environments.run import RunReport
-from workflows.test_process import NumberEnv, environment, process
+from workflows.number_environment import NumberEnv, environment, process
 
 FAILURES: list[Any] = [
     pytest.param(lambda: ServerUnavailable("down"), id="model"),

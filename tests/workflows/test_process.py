@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from environments.attempt_scope import current_attempt
-from environments.base_env import BaseEnv
-from environments.config import APIServerConfig, BaseEnvConfig
+from environments.config import APIServerConfig
 from environments.errors import (
     ConfigError,
     ImageUnusable,
@@ -26,74 +23,7 @@ from environments.errors import (
 )
 from environments.records import Ending, Item, ScoredDataItem
 from environments.run import RunReport
-
-Behaviour = Callable[[int, int], Any]
-
-
-class NumberEnv(BaseEnv):
-    """Items are numbers; what a rollout does is given by the test."""
-
-    name = "numbers"
-    items = 10**6
-    behaviour: Behaviour = staticmethod(lambda item, call: float(item % 2))
-
-    async def setup(self) -> None:
-        self.position = 0
-        self.calls: Counter[int] = Counter()
-
-    async def get_next_item(self) -> Item | None:
-        if self.position >= self.items:
-            return None
-        self.position += 1
-        return {"id": f"n{self.position - 1}", "number": self.position - 1}
-
-    async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
-        number = item["number"]
-        self.calls[number] += 1
-        result = type(self).behaviour(number, self.calls[number])
-        if asyncio.iscoroutine(result):
-            result = await result
-        if isinstance(result, Exception):
-            raise result
-        if result is None:
-            return None, []
-        messages = [{"role": "assistant", "content": f"{number}"}]
-        return {"tokens": [1, 2], "masks": [-100, 2], "scores": result, "messages": messages}, []
-
-    async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        return await self.evaluate_items([{"id": f"e{n}", "number": n} for n in range(4)])
-
-
-def environment(path: Path, behaviour: Behaviour | None = None, **settings: Any) -> NumberEnv:
-    class Env(NumberEnv):
-        pass
-
-    if behaviour is not None:
-        Env.behaviour = staticmethod(behaviour)
-    defaults: dict[str, Any] = {
-        "group_size": 2,
-        "total_steps": 5,
-        "use_wandb": False,
-        "progress": "none",
-        "ensure_scores_are_not_same": False,
-        "include_messages": True,
-        "retry_backoff": 0.0,
-        "data_path_to_save_groups": str(path),
-        "data_dir_to_save_evals": str(path.with_suffix(".evals")),
-    }
-    return Env(BaseEnvConfig(**{**defaults, **settings}), [APIServerConfig(server_type="nop")])
-
-
-def process(path: Path, behaviour: Behaviour | None = None, **settings: Any) -> RunReport:
-    return asyncio.run(environment(path, behaviour, **settings).process_manager())
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def draws(path: Path) -> list[int]:
-    return sorted(line["metadata"][0]["draw"] for line in lines(path))
+from workflows.number_environment import Behaviour, NumberEnv, draws, environment, lines, process
 
 
 def test_groups_are_written_with_everything(tmp_path: Path) -> None:
@@ -360,41 +290,6 @@ def test_arguments_of_a_wrong_kind_are_named(arguments: dict[str, Any], named: s
         asyncio.run(NumberEnv.run("process", **arguments))
 
 
-def test_evaluate_counts_repeats_and_resumes(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    env = environment(path, attempts=3)
-    report = asyncio.run(env.evaluate_manager())
-    assert report.exit_code == 0
-    assert report.metrics["eval/total_attempts"] == 12
-    assert report.metrics["eval/pass_rate"] == 0.5
-    again = environment(path, attempts=4)
-    report = asyncio.run(again.evaluate_manager())
-    assert report.metrics["eval/total_attempts"] == 16
-    assert sum(again.calls.values()) == 4
-    saved = json.loads((path.with_suffix(".evals") / "metrics.json").read_text())
-    assert saved["results"]["all"]["eval/pass_rate"] == 0.5
-    assert len(lines(path.with_suffix(".evals") / "samples.jsonl")) == 16
-
-
-def test_evaluate_with_a_failure_is_incomplete(tmp_path: Path) -> None:
-    behaviour: Behaviour = lambda n, call: SandboxError("gone") if n == 2 else 1.0  # noqa: E731
-    report = asyncio.run(environment(tmp_path / "out.jsonl", behaviour).evaluate_manager())
-    assert report.exit_code == 1
-    assert report.metrics["eval/coverage"] == 0.75
-    assert report.metrics["eval/pass_rate"] == 0.75
-
-
-def test_an_evaluate_that_does_nothing_says_so(tmp_path: Path) -> None:
-    env = environment(tmp_path / "out.jsonl")
-
-    async def nothing(self: Any) -> None:
-        pass
-
-    type(env).evaluate = nothing  # type: ignore[method-assign,assignment]
-    with pytest.raises(RunAborted, match="did nothing"):
-        asyncio.run(env.evaluate_manager())
-
-
 def test_two_environments_run_in_one_process(tmp_path: Path) -> None:
     async def both() -> list[RunReport]:
         one = environment(tmp_path / "one.jsonl", lambda n, call: 1.0)
@@ -404,42 +299,3 @@ def test_two_environments_run_in_one_process(tmp_path: Path) -> None:
     asyncio.run(both())
     assert {s for line in lines(tmp_path / "one.jsonl") for s in line["scores"]} == {1.0}
     assert {s for line in lines(tmp_path / "two.jsonl") for s in line["scores"]} == {0.0}
-
-
-def test_rates_of_an_evaluation_that_ended_early_have_one_denominator(tmp_path: Path) -> None:
-    """What was not begun is not passed, in the rate of its category as in that of the whole."""
-
-    class Sorted(NumberEnv):
-        behaviour = staticmethod(lambda n, call: RunAborted("enough") if n == 2 else 1.0)
-
-        async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-            items = [{"id": f"e{n}", "number": n, "category": "ab"[n % 2]} for n in range(6)]
-            return await self.evaluate_items(items)
-
-    path = tmp_path / "out.jsonl"
-    config = environment(path, max_eval_workers=1).config
-    with pytest.raises(RunAborted, match="enough"):
-        asyncio.run(Sorted(config, [APIServerConfig(server_type="nop")]).evaluate_manager())
-    saved = json.loads((path.with_suffix(".evals") / "metrics.json").read_text())
-    found = saved["results"]["all"]
-    assert (found["eval/total_tasks"], found["eval/passed_tasks"]) == (6, 2)
-    assert found["eval/pass_rate"] == found["eval/pass_rate_a"] == found["eval/pass_rate_b"] == 1 / 3
-
-
-def test_items_may_be_evaluated_in_parts(tmp_path: Path) -> None:
-    """The results are of all parts, and a resume runs none again."""
-
-    class Parts(NumberEnv):
-        async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-            for part in (range(2), range(2, 5)):
-                await self.evaluate_items([{"id": f"e{n}", "number": n} for n in part])
-
-    path = tmp_path / "out.jsonl"
-    config = environment(path).config
-    for _ in range(2):
-        report = asyncio.run(Parts(config, [APIServerConfig(server_type="nop")]).evaluate_manager())
-        assert report.exit_code == 0 and "left out" not in report.message
-        saved = json.loads((path.with_suffix(".evals") / "metrics.json").read_text())
-        assert saved["results"]["all"]["eval/total_tasks"] == 5
-        assert len(lines(path.with_suffix(".evals") / "samples.jsonl")) == 5
-    assert "5 of them from an earlier run" in report.message

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from environments.base_env import BaseEnv
 from environments.config import APIServerConfig, BaseEnvConfig
 from environments.records import Item, ScoredDataItem
 from environments.run import RunReport
 from tests.trajectory_api.running import Server, Trainer
+from tests.workflows.number_environment import CountingEnv
 
 Behaviour = Callable[[int], Any]
 
 
-class TokenEnv(BaseEnv):
+class TokenEnv(CountingEnv):
     """Items are numbers; every token of a rollout is its item's number."""
 
     name = "tokens"
-    items = 10**6
     pause = 0.0
     behaviour: Behaviour | None = None
     evaluations: list[int]
 
     async def setup(self) -> None:
-        self.position = 0
+        await super().setup()
         self.rolling = 0
         self.most_rolling = 0
         self.evaluations = []
         self.saved: list[int] = []
-
-    async def get_next_item(self) -> Item | None:
-        if self.position >= self.items:
-            return None
-        self.position += 1
-        return {"id": f"n{self.position - 1}", "number": self.position - 1}
 
     async def collect_trajectory(self, item: Item) -> tuple[ScoredDataItem | None, list[Item]]:
         number = item["number"]
@@ -108,3 +102,9 @@ def train(server: Server, steps: int, **registration: Any) -> tuple[Trainer, thr
     thread = threading.Thread(target=trainer.run, args=(steps,), daemon=True)
     thread.start()
     return trainer, thread
+
+
+def ledger(directory: Path) -> dict[int, str]:
+    """What became of each draw."""
+    lines = (directory / "groups.run" / "groups-1.jsonl").read_text().splitlines()
+    return {entry["draw"]: entry["outcome"] for entry in map(json.loads, lines)}
