@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import os
 import shutil
@@ -170,18 +171,31 @@ def singularity() -> Iterator[Peer | str]:
     )
 
 
+_NO_SDK = "the SDK is not installed"
+
+
+@contextmanager
+def _local_server(name: str, kind: str, **variables: str) -> Iterator[str | None]:
+    """The server of the tests that a hosted provider's SDK is pointed to, or None without that SDK.
+
+    ``variables`` name it and its keys to the SDK, with ``{url}`` for the server's address.
+    """
+    if importlib.util.find_spec(name) is None:
+        yield None
+        return
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    server = getattr(importlib.import_module(f"servers.{name}_server"), kind)()
+    server.start()
+    os.environ |= {key: value.format(url=server.url) for key, value in variables.items()}
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
 @contextmanager
 def modal() -> Iterator[Peer | str]:
     """Modal's SDK, on the local server of the tests."""
-    if importlib.util.find_spec("modal") is None:
-        yield "the SDK is not installed"
-        return
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from servers.modal_server import ModalServer
-
-    server = ModalServer()
-    server.start()
-    os.environ |= {"MODAL_SERVER_URL": server.url, "MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"}
 
     @asynccontextmanager
     async def calls(sandbox: Any, backend: Any) -> AsyncIterator[Call]:
@@ -195,34 +209,23 @@ def modal() -> Iterator[Peer | str]:
 
         yield call
 
-    try:
-        yield Peer("modal", "modal", {}, "Sandbox.exec of the SDK", calls)
-    finally:
-        server.stop()
+    keys = {"MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"}
+    with _local_server("modal", "ModalServer", MODAL_SERVER_URL="{url}", **keys) as url:
+        yield Peer("modal", "modal", {}, "Sandbox.exec of the SDK", calls) if url else _NO_SDK
 
 
 @contextmanager
 def daytona() -> Iterator[Peer | str]:
     """Daytona's SDK, on the local server of the tests."""
-    if importlib.util.find_spec("daytona") is None:
-        yield "the SDK is not installed"
-        return
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from servers.daytona_server import DaytonaServer
-
-    server = DaytonaServer()
-    server.start()
-    os.environ |= {"DAYTONA_API_URL": server.url, "DAYTONA_API_KEY": "x", "DAYTONA_TARGET": "us"}
 
     @asynccontextmanager
     async def calls(sandbox: Any, backend: Any) -> AsyncIterator[Call]:
         bare = sandbox._machine._sandbox
         yield lambda: bare.process.exec("true")
 
-    try:
-        yield Peer("daytona", "daytona", {}, "process.exec of the SDK", calls)
-    finally:
-        server.stop()
+    keys = {"DAYTONA_API_KEY": "x", "DAYTONA_TARGET": "us"}
+    with _local_server("daytona", "DaytonaServer", DAYTONA_API_URL="{url}", **keys) as url:
+        yield Peer("daytona", "daytona", {}, "process.exec of the SDK", calls) if url else _NO_SDK
 
 
 PEERS: dict[str, Callable[[], AbstractContextManager[Peer | str]]] = {
