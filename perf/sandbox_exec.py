@@ -7,16 +7,17 @@ Each command is ``true``. Beside it stands what one would use without us: for lo
 subprocess, for docker and podman the program ``docker exec``, for ssh the program with a control master,
 for singularity ``apptainer exec``, for modal and daytona their SDKs' own call on the same local server.
 
-For 1, 16 and 64 commands at once it prints medians of a batch divided by its size, wall and CPU, and the
-ratios; both take turns, as the load of a machine varies. CPU is that of this process and all that it
-starts, wherever it may count by a control group (root, version 1), else without what detaches itself;
-what a daemon uses is never counted, and what the local servers of modal and daytona use always is, on
-both sides. The last line is the making of a sandbox.
+For 1, 16 and 64 commands at once in one sandbox, and for 16 that have one each, it prints medians of a
+batch divided by its size, wall and CPU, and the ratios; both take turns, as the load of a machine varies.
+CPU is that of this process and all that it starts, wherever it may count by a control group (root, version
+1), else without what detaches itself; what a daemon uses is never counted, and what the local servers of
+modal and daytona use always is, on both sides. The last line is the making of a sandbox.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import resource
 import statistics
@@ -36,6 +37,7 @@ from environments.sandboxes.registry import create_backend
 
 AT_ONCE = (1, 16, 64)
 BATCHES = {1: 30, 16: 8, 64: 4}
+APART = 16
 CREATIONS = 8
 
 Call = Callable[[], Awaitable[Any]]
@@ -109,6 +111,27 @@ def report(what: str, mine: Cost, peer_name: str, theirs: Cost) -> None:
     )
 
 
+async def apart(meter: Meter, peer: Peer, backend: Any, spec: SandboxSpec, call: Call) -> None:
+    """Print one line for commands at once that each have a sandbox of their own, as rollouts have."""
+    sandboxes = await asyncio.gather(*(backend.create(spec) for _ in range(APART)))
+    try:
+        following = itertools.cycle(sandboxes)
+
+        async def ours() -> None:
+            result = await next(following).exec(["true"])
+            if result.exit_code != 0:
+                sys.exit(f"the command failed: {result}")
+
+        mine, theirs = [], []
+        for _ in range(BATCHES[APART] + 1):
+            mine.append(await batch(meter, ours, APART))
+            theirs.append(await batch(meter, call, APART))
+        name = f"{peer.name:11} {APART} in {APART} sandboxes"
+        report(name, medians(mine[1:]), peer.call_name, medians(theirs[1:]))  # the first warms them
+    finally:
+        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+
+
 async def creations(meter: Meter, peer: Peer, backend: Any, spec: SandboxSpec) -> None:
     """Print what it costs to make and to remove sandboxes, one by one and side by side."""
 
@@ -141,6 +164,7 @@ async def measure(meter: Meter, peer: Peer) -> None:
 
         async with peer.calls(sandbox, backend) as call:
             await compare(meter, peer.name, ours, peer.call_name, call)
+            await apart(meter, peer, backend, spec, call)
         await creations(meter, peer, backend, spec)
     finally:
         await backend.close()
