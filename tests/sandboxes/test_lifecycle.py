@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -355,3 +356,38 @@ def test_signals_that_the_framework_ignores_are_heeded_inside(world: World) -> N
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def test_too_few_descriptors_of_the_framework_are_not_the_agents_doing(strongest_world: World) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def attempt(backend: LocalBackend, sandbox: LocalSandbox, descriptors: int) -> list[object]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+        try:
+            outcomes: list[object] = []
+            for trial in (
+                sandbox.exec(f"echo on #{'x' * 60_000}"),
+                sandbox.exec("cat", stdin=b"on\n"),
+                sandbox.write_bytes("file", b"x" * 100_000),
+                sandbox.spawn("true"),
+                backend.create(SandboxSpec()),
+            ):
+                outcomes += await asyncio.gather(trial, return_exceptions=True)
+            return outcomes
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    async def main() -> None:
+        async with strongest_world.backend() as backend, asyncio.timeout(100):
+            sandbox = await backend.create(SandboxSpec())
+            await sandbox.exec("true")
+            os.close(lowest := os.dup(0))
+            seen = []
+            for descriptors in range(lowest, lowest + 6):
+                seen += await attempt(backend, sandbox, descriptors)
+            errors = [outcome for outcome in seen if isinstance(outcome, BaseException)]
+            assert errors
+            assert {type(error) for error in errors} == {SandboxError}
+            assert (await sandbox.exec("echo on")).text == "on\n"
+
+    asyncio.run(main())

@@ -17,6 +17,7 @@ from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.nursery import Nursery
 from environments.sandboxes.local.run_directory import RunDirectory, reap
 from environments.sandboxes.local.sandbox import LocalSandbox
+from environments.sandboxes.local.sending import shortage_is_ours
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
@@ -155,9 +156,11 @@ class LocalBackend(Backend):
             raise SandboxError("the backend is closed")
         settings = self._settings(rung, spec)
         directory = self._directory
-        guard = Guard(settings, lambda: (directory.lock,))
+        with shortage_is_ours():
+            guard = Guard(settings, lambda: (directory.lock,))
         try:
-            report = await guard.start(self._nursery)
+            with shortage_is_ours():
+                report = await guard.start(self._nursery)
         except BaseException:
             await guard.close()
             raise

@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.sending import shortage_is_ours
 
 _MOST = 32
 """Operations under way at a time: so many answers fit into a socket whose reader is busy."""
@@ -19,7 +20,8 @@ class Channel:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with shortage_is_ours():
+            self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._waiting: dict[int, asyncio.Future[wire.Message | None]] = {}
         self._number = 0

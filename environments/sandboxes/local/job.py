@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from environments.sandboxes.local.inside import wire
-from environments.sandboxes.local.sending import Sender
+from environments.sandboxes.local.sending import Sender, shortage_is_ours
 
 Receiver = Callable[[wire.Message | None], None]
 
@@ -22,7 +22,8 @@ class Job:
         self._over = False
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with shortage_is_ours():
+            self._socket, self._other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self.sender = Sender(self._socket)
         self._loop.add_reader(self._socket, self._read)

@@ -33,6 +33,7 @@ from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.job import Answer
 from environments.sandboxes.local.process import LocalProcess
+from environments.sandboxes.local.sending import shortage_is_ours
 
 _LONGEST_ARGUMENT = 120_000
 """The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
@@ -88,7 +89,8 @@ class LocalSandbox(Sandbox):
             "stdin": request.stdin is not None,
         }
         message = await self._run_request(request.command, request.cwd, request.env, **details)
-        descriptors = [] if request.stdin is None else [wire.memory_file(request.stdin)]
+        with shortage_is_ours():
+            descriptors = [] if request.stdin is None else [wire.memory_file(request.stdin)]
         return await self.run_to_end(message, descriptors, request.timeout)
 
     async def run_to_end(
@@ -293,7 +295,8 @@ class LocalSandbox(Sandbox):
         if len(data) + len(path) <= LARGEST:
             request: dict[str, object] = {"op": "write", "path": path, "mode": mode, "attached": False}
             return await self._init.ask_briefly(request, bytes(data))
-        descriptor = wire.memory_file(data)
+        with shortage_is_ours():
+            descriptor = wire.memory_file(data)
         try:
             return await self._file_request(path, "write", (descriptor,), mode=mode, attached=True)
         finally:

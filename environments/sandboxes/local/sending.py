@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from environments.errors import SandboxBroken
+from environments.errors import SandboxBroken, SandboxError
 from environments.sandboxes.local.inside import wire
 
 _PATIENCE = 30.0
 """Seconds that the other side may leave a full socket unread."""
+
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)
+
+
+@contextmanager
+def shortage_is_ours() -> Iterator[None]:
+    """What this process cannot get from the kernel is not the sandbox's doing: ``SandboxError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _SHORTAGES:
+            raise
+        raise SandboxError(
+            f"the framework cannot open what a sandbox needs: {error.strerror}; a larger `ulimit -n` may help"
+        ) from error
 
 
 class Sender:
@@ -49,7 +68,8 @@ class Sender:
 
     def _sent(self, header: dict[str, object], body: bytes, descriptors: tuple[int, ...]) -> bool:
         try:
-            wire.send(self._socket, header, body, descriptors)
+            with shortage_is_ours():
+                wire.send(self._socket, header, body, descriptors)
         except BlockingIOError:
             return False
         return True
