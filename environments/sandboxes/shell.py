@@ -23,6 +23,8 @@ _SAVED = b"\nsaved"
 
 # The shell's own stderr is the channel on which it reports to us; the command's goes to its stdout.
 # All is one line, so that the line numbers in error messages are those of the command itself.
+# In a plain ``bash -c`` BASH_EXECUTION_STRING holds the command, so a variable of ours need not; and what
+# messages quote of the command is the command alone. Tracing and traps of the command see nothing of ours.
 # Arguments: state to restore, directory, directory to fall back to (or nothing), scratch, command.
 _BASH = (
     "exec 199>&2 2>&1; "
@@ -34,8 +36,9 @@ _BASH = (
     'builtin printf \'[%s no longer exists; the shell is now in %s]\\n\' "$2" "$3"; '
     'builtin cd -- "$3" || builtin cd /; fi; '
     "OLDPWD=$1; builtin trap {guarded} EXIT; "
-    'eval "set --; $5"; '
-    'set -- "$?"; {save}; __hermes_saved=1; builtin exit "$1"'
+    'BASH_EXECUTION_STRING=$5; set --; eval "$BASH_EXECUTION_STRING"; '
+    '{ set -- "$?"; builtin trap - DEBUG ERR RETURN; {save}; __hermes_saved=1; } >/dev/null 2>&1; '
+    'builtin exit "$1"'
 )
 _BASH_SAVE = (
     "{ set +ex; builtin pwd >&199; { builtin export -p; builtin declare -f; builtin declare -Fx; } >|{file} "

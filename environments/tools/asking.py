@@ -20,6 +20,7 @@ USER_AGENT = f"Mozilla/5.0 (compatible; HermesEnvironments/{environments.__versi
 
 _LONGEST_PAUSE = 30.0
 _PART = 1 << 16
+_LONGEST_QUOTE = 10_000
 _PASSING = (408, 425, 429)
 _REFUSING = (401, 402, 403)
 
@@ -45,6 +46,11 @@ class NoAnswer(Exception):
         super().__init__(message)
 
 
+def without_key(text: bytes, key: str) -> bytes:
+    """What a server said, should it have repeated our key."""
+    return text.replace(key.encode(), b"***") if key else text
+
+
 async def ask(call: Call, *, timeout: float, longest: int) -> bytes:
     """The body of the answer, at most ``longest`` bytes. Each try has ``timeout`` seconds.
 
@@ -61,9 +67,8 @@ async def ask(call: Call, *, timeout: float, longest: int) -> bytes:
             number += 1
             final = status and status not in _PASSING and status < 500
             if final or number == TRIES:
-                text = body[:300].decode("utf-8", "replace").strip()
+                text = without_key(body[:_LONGEST_QUOTE], call.key)[:300].decode("utf-8", "replace").strip()
                 said = f"{status} {text}".strip() if status else text
-                said = said.replace(call.key, "***") if call.key else said
                 raise NoAnswer(said, refused=status in _REFUSING)
             with waiting():
                 own = random.uniform(0.5, 1.0) * 2 ** (number - 1)

@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from integration.browser_users import User, chromium_processes, leftovers, on_site, running
 from servers.web_site import WebSite
-from tools.plain_sandbox import PlainSandbox
 
-from environments.tools.base import ToolSettings, ToolState
+from environments.tools.base import ToolSettings
 from environments.tools.browser import service
 from environments.tools.browser.settings import BrowserSettings
 from environments.tools.browser.tools import TOOLS, requirement
-from environments.tools.shared import SharedResources
 from environments.tools.toolbox import Toolbox
-from environments.tools.web.settings import WebSettings
 
 pytestmark = pytest.mark.integration
 if (reason := requirement(ToolSettings())) is not None:
@@ -35,78 +32,16 @@ if (reason := requirement(ToolSettings())) is not None:
 
 
 @pytest.fixture(autouse=True)
-def _temporary_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One of the test's own, which the browser's user may enter: others use browsers at the same time."""
+def _temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One of the test's own, which the browser's user may enter: others use browsers at the same time.
+
+    ``tmp_path`` comes first: pytest's own directories must not be made in it.
+    """
     with tempfile.TemporaryDirectory(prefix="browsers-") as directory:
         Path(directory).chmod(0o711)
         monkeypatch.setenv("TMPDIR", directory)
         monkeypatch.setattr(tempfile, "tempdir", directory)
         yield
-
-
-class User:
-    """A rollout's hands: calls tools as a model does."""
-
-    def __init__(self, site: WebSite, shared: SharedResources, root: Path, **settings: Any) -> None:
-        self.state = ToolState(
-            PlainSandbox(root),
-            ToolSettings(
-                web=WebSettings(allowed_hosts=(site.host,)),
-                browser=BrowserSettings(**{"timeout": 10, **settings}),
-            ),
-            shared=shared,
-        )
-        self.toolbox = Toolbox(TOOLS, self.state)
-
-    async def __call__(self, name: str, **arguments: Any) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads((await self.toolbox.call(f"browser_{name}", arguments)).content)
-        return result
-
-    async def ref(self, text: str) -> str:
-        shown = (await self("snapshot", full=True))["snapshot"]
-        found = re.search(re.escape(text) + r"[^\n]*?\[ref=(\w+)\]", shown)
-        assert found, f"{text} not in:\n{shown}"
-        return found[1]
-
-    async def click(self, text: str) -> dict[str, Any]:
-        return await self("click", ref=await self.ref(text))
-
-    async def value(self, expression: str) -> Any:
-        return (await self("console", expression=expression)).get("result")
-
-
-Work = Callable[[WebSite, Callable[..., User]], Awaitable[None]]
-
-
-def on_site(work: Work, tmp_path: Path) -> None:
-    """Run ``work`` with a site and a maker of users who share one browser; nothing may be left of it."""
-
-    async def main() -> None:
-        shared = SharedResources()
-        users: list[User] = []
-
-        def user(**settings: Any) -> User:
-            users.append(User(site, shared, tmp_path / str(len(users)), **settings))
-            return users[-1]
-
-        async with WebSite() as site:
-            try:
-                await work(site, user)
-            finally:
-                for each in users:
-                    await each.toolbox.cleanup()
-                await shared.close()
-
-    before = leftovers()
-    asyncio.run(main())
-    assert leftovers() <= before
-
-
-def leftovers() -> set[str]:
-    """Files of browsers, ours or Playwright's."""
-    temporary = Path(tempfile.gettempdir())
-    ours = temporary.glob("hermes-environments-*/browser-*")
-    return {str(path) for path in [*ours, *temporary.glob("playwright*")]}
 
 
 def test_a_page_with_scripts_is_used_from_end_to_end(tmp_path: Path) -> None:
@@ -517,22 +452,6 @@ asyncio.run(main())
 
     asyncio.run(next_run())
     assert leftovers() <= before
-
-
-def running(directory: str) -> list[int]:
-    """Processes that have a profile in this directory."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if f"--user-data-dir={directory}".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def chromium_processes(browser: Any) -> list[int]:
-    return running(str(browser._directory.path))
 
 
 def test_the_reward_function_sees_the_tabs_as_the_model_left_them(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ async def navigate(tabs: Tabs, url: str) -> JSON:
             problem = await tabs.unresponsive(problem)
         await tabs.settle()
         raise BrowserProblem(problem) from None
-    await tabs.settle(quiet=True)
+    await tabs.settle(loading=True)
     if any(waiting.dialog.type == "beforeunload" for waiting in tabs.dialogs):
         raise BrowserProblem("the page asks whether it may be left; answer with browser_dialog")
     shown = await _look(tabs, whole=False)
@@ -147,7 +147,7 @@ async def back(tabs: Tabs) -> JSON:
     if not await _has_before(tabs, page):
         raise BrowserProblem("there is no page to go back to")
     await tabs.act(_insist(lambda: page.go_back(wait_until="domcontentloaded")))
-    await tabs.settle(quiet=True)
+    await tabs.settle(loading=True)
     return {"success": True, **await _place(tabs)}
 
 

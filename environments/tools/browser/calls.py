@@ -40,6 +40,7 @@ def browser_tool(action: Action) -> Action:
 
         tabs = await tabs_of(state)
         async with tabs.busy:
+            tabs.begin()
             try:
                 async with asyncio.timeout(6 * tabs.timeout + _LONGEST_CALL):
                     result = await action(tabs, **arguments)

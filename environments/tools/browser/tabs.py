@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from environments.tools.base import JSON
 from environments.tools.browser.liveness import reacts, stop_scripts
 from environments.tools.browser.service import BrowserService, Context
+from environments.tools.browser.settling import Traffic, calm_down
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, ConsoleMessage, Dialog, Download, Page
@@ -21,9 +22,7 @@ MOST_TABS = 8
 MOST_MESSAGES = 200
 
 _LONGEST_MESSAGE = 2_000
-_SETTLE = 0.1
 _SETTLE_PATIENCE = 10.0
-_QUIET_PATIENCE = 1.5
 _GRACE = 2.0
 
 T = TypeVar("T")
@@ -74,6 +73,7 @@ class Tabs:
         self.timeout = timeout
         self._service = service
         self._context: Context | None = None
+        self._traffic: Traffic | None = None
         self._pages: list[Page] = []
         self._front: Page | None = None
         self._lines: dict[Page, CDPSession] = {}
@@ -125,6 +125,7 @@ class Tabs:
             self._context = await self._service.open()
             self._context.context.set_default_timeout(self.timeout * 1000)
             self._context.context.on("page", self._on_page)
+            self._traffic = Traffic(self._context.context)
         self._front = await self._context.context.new_page()
         return self._front
 
@@ -190,20 +191,36 @@ class Tabs:
         del self._events[known:]  # of the new tab
         return self._front
 
-    async def settle(self, *, quiet: bool = False) -> None:
-        """Give the page time to react: to load if it loads, to fall quiet if that is soon."""
+    async def settle(self, *, loading: bool = False) -> None:
+        """Give the page time to react: to load if it loads, then to come to rest if that is soon."""
         from playwright.async_api import Error
 
-        await asyncio.sleep(_SETTLE)
-        if self.dialogs:
+        if self.dialogs or self._traffic is None:
             return
         with suppress(
             Error, BrowserProblem
         ):  # it loads for ever, or has closed itself: look at what is there
             patience = min(_SETTLE_PATIENCE, self.timeout) * 1000
             await self.act(self.page.wait_for_load_state("load", timeout=patience))
-            if quiet and not self.dialogs:
-                await self.act(self.page.wait_for_load_state("networkidle", timeout=_QUIET_PATIENCE * 1000))
+            if not self.dialogs:
+                await self._or_dialog(calm_down(lambda: self.page, self._traffic, loading=loading))
+                await self.act(self.page.wait_for_load_state("load", timeout=patience))
+
+    async def _or_dialog(self, calm: Coroutine[Any, Any, None]) -> None:
+        """Wait for a page to be calm, or for a dialog, on which it would never be; both may fail."""
+        self._dialog_opened.clear()
+        waits = [asyncio.ensure_future(calm), asyncio.ensure_future(self._dialog_opened.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def begin(self) -> None:
+        """Something is done to the page now: only what follows from it is waited for."""
+        if self._traffic is not None:
+            self._traffic.mark()
 
     async def answer(self, dialog: OpenDialog, *, accept: bool, text: str | None) -> None:
         """Answer a dialog; the page goes on."""
@@ -255,6 +272,7 @@ class Tabs:
 
     async def _drop(self) -> None:
         context, self._context = self._context, None
+        self._traffic = None
         self._pages.clear()
         self._lines.clear()
         self._front = None
