@@ -63,7 +63,7 @@ async def ask(call: Call, *, timeout: float, longest: int) -> bytes:
         while True:
             status, body, pause = await _exchange(session, call, longest)
             if status == 200:
-                return body
+                return without_key(body, call.key)
             number += 1
             final = status and status not in _PASSING and status < 500
             if final or number == TRIES:

@@ -19,7 +19,8 @@ class PictureApi(LocalServer):
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.key, self.statuses, self.address = key, list(statuses or []), address
-        self.text: str | None = "a red dot"
+        self.text: Any = "a red dot"
+        self.encoded = base64.b64encode(DOT).decode()
 
     @property
     def url(self) -> str:
@@ -51,7 +52,7 @@ class PictureApi(LocalServer):
 
     async def _image(self, request: web.Request) -> web.Response:
         await self._take(request)
-        entry = {"url": self.address} if self.address else {"b64_json": base64.b64encode(DOT).decode()}
+        entry = {"url": self.address} if self.address else {"b64_json": self.encoded}
         return web.json_response({"data": [entry]})
 
 

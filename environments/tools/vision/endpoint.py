@@ -44,12 +44,12 @@ async def describe(settings: EndpointSettings, picture: Picture, question: str) 
     body = {"model": settings.model, "messages": [{"role": "user", "content": content}]}
     reply = await _post(settings, "/chat/completions", body, VISION_KEY, _LONGEST_TEXT)
     try:
-        text = reply["choices"][0]["message"]["content"]
+        text = _text(reply["choices"][0]["message"]["content"])
     except (KeyError, IndexError, TypeError):
-        text = None
-    if not isinstance(text, str) or not text.strip():
+        text = ""
+    if not text:
         raise EndpointFailed("the model that looks at pictures said nothing")
-    return text.strip()
+    return text
 
 
 async def draw(settings: EndpointSettings, prompt: str, size: str) -> bytes | str:
@@ -59,7 +59,7 @@ async def draw(settings: EndpointSettings, prompt: str, size: str) -> bytes | st
     try:
         entry = reply["data"][0]
         if entry.get("b64_json"):
-            return base64.b64decode(entry["b64_json"], validate=True)
+            return _decoded(entry["b64_json"])
         address = entry["url"]
     except (KeyError, IndexError, TypeError, AttributeError, ValueError):
         address = None
@@ -70,11 +70,26 @@ async def draw(settings: EndpointSettings, prompt: str, size: str) -> bytes | st
 
 def key_for(settings: EndpointSettings, name: str) -> str:
     """The key of the variable ``name``; OpenAI's own key goes to OpenAI alone."""
-    key = os.environ.get(name, "")
+    key = os.environ.get(name, "").strip()
     host = urlsplit(settings.base_url or "").hostname or ""
     if not key and (host == "openai.com" or host.endswith(".openai.com")):
-        key = os.environ.get(_OPENAI_KEY, "")
+        key = os.environ.get(_OPENAI_KEY, "").strip()
     return key
+
+
+def _text(content: Any) -> str:
+    """The text of a message, which may come whole or in parts."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(part for part in parts if isinstance(part, str))
+    return content.strip() if isinstance(content, str) else ""
+
+
+def _decoded(text: str) -> bytes:
+    """A picture in base64, in lines or as a data URL as well. Raises ``ValueError``."""
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    return base64.b64decode("".join(text.split()), validate=True)
 
 
 async def _post(settings: EndpointSettings, path: str, body: Any, key_name: str, longest: int) -> Any:

@@ -51,7 +51,7 @@ async def web_search(state: ToolState, query: str, limit: int = 5) -> JSON:
 async def search(provider: Provider, settings: WebSettings, query: str, limit: int) -> list[Hit]:
     """Hits, each address once. Raises ``SearchFailed``, ``EngineUnusable`` for a key that is refused."""
     base = address(provider, settings, os.environ)
-    key = os.environ.get(provider.key, "") if provider.key else ""
+    key = os.environ.get(provider.key, "").strip() if provider.key else ""
     found: dict[str, Hit] = {}
     for page in range(provider.pages):
         call = provider.ask(f"{base}", query, min(limit, provider.per_page), page, key)

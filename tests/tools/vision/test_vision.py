@@ -109,14 +109,39 @@ def test_an_api_that_fails_is_asked_again_and_a_bad_key_ends_the_run(
     assert with_api(PictureApi(statuses=[500, 429]), tmp_path, look)["success"]
     assert "failed: 500" in with_api(PictureApi(statuses=[500] * 9), tmp_path, look)["error"]
     assert "failed: 400" in with_api(PictureApi(statuses=[400] * 9), tmp_path, look)["error"]
-    silent = PictureApi()
-    silent.text = None
-    assert "said nothing" in with_api(silent, tmp_path, look)["error"]
-    monkeypatch.setenv("VISION_API_KEY", "k-right")
+    for nothing in (None, "", " ", [], [{"type": "text"}], {}, 3):
+        silent = PictureApi()
+        silent.text = nothing
+        assert "said nothing" in with_api(silent, tmp_path, look)["error"]
+    monkeypatch.setenv("VISION_API_KEY", " k-right\n")
     assert with_api(PictureApi(key="k-right"), tmp_path, look)["success"]
     with pytest.raises(EngineUnusable, match="key in VISION_API_KEY") as found:
         with_api(PictureApi(key="another"), tmp_path, look)
     assert "k-right" not in str(found.value)
+
+
+def test_an_answer_in_parts_is_read_and_a_repeated_key_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(call: Call, site: WebSite) -> dict[str, Any]:
+        return await call("vision_analyze", image_url=f"{site.url}/dot.png", question="?")
+
+    monkeypatch.setenv("VISION_API_KEY", "k-right")
+    api = PictureApi(key="k-right")
+    api.text = [{"type": "text", "text": "a red "}, {"type": "other"}, {"type": "text", "text": "k-right"}]
+    assert with_api(api, tmp_path, look) == {"success": True, "analysis": "a red ***"}
+
+
+@pytest.mark.parametrize("form", ["{}", "data:image/png;base64,{}", "\n{}\n"])
+def test_pictures_come_in_every_form_of_base64(tmp_path: Path, form: str) -> None:
+    async def work(call: Call, site: WebSite) -> dict[str, Any]:
+        return await call("image_generate", prompt="a dot")
+
+    api = PictureApi()
+    api.encoded = form.format(api.encoded[:20] + "\n" + api.encoded[20:])
+    assert Path(with_api(api, tmp_path, work)["image"]).read_bytes() == DOT
+    api.encoded = "no picture"
+    assert "no picture" in with_api(api, tmp_path, work)["error"]
 
 
 def test_pictures_are_made(tmp_path: Path) -> None:
