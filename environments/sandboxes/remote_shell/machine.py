@@ -75,6 +75,13 @@ class Machine(ABC):
         """Raise ``SandboxBroken`` or ``SandboxError`` where a program ended as ``ended`` says because the
         machine itself is gone."""
 
+    def wake(self, channel: Channel) -> bool:
+        """Have the program of ``channel`` go on where something has stopped it; whether it was stopped.
+
+        A machine that cannot tell says that it was not.
+        """
+        return False
+
     @abstractmethod
     async def alive(self) -> bool:
         """Whether it can still run a program. Raises nothing."""

@@ -8,7 +8,7 @@ import errno
 import posixpath
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
@@ -21,6 +21,7 @@ from environments.sandboxes.base import (
     Sandbox,
 )
 from environments.sandboxes.remote_shell import files, program, tar
+from environments.sandboxes.remote_shell.attention import Attention
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import Output, WholeOutput
 from environments.sandboxes.remote_shell.process import RemoteProcess
@@ -173,8 +174,9 @@ class RemoteSandbox(Sandbox):
         """Unpack a tar stream into a directory, which is made if missing."""
         path = self._resolve(directory)
         output = WholeOutput()
-        async with self._script(files.UNPACK, [path], output.receive, stdin=True) as channel:
-            ended = await tar.send(channel, stream)
+        attention = Attention(self._machine, output.receive)
+        async with self._script(files.UNPACK, [path], attention, stdin=True) as channel:
+            ended = await tar.send(channel, attention, stream)
         tar.check(ended, output.stderr, path)
 
     async def download_tar(self, path: str) -> AsyncIterator[bytes]:
@@ -182,8 +184,9 @@ class RemoteSandbox(Sandbox):
         path = self._resolve(path)
         parent, name = posixpath.split(path.rstrip("/") or "/")
         queue = tar.ChunkQueue()
-        async with self._script(files.PACK, [parent, name or "."], queue.receive) as channel:
-            async with contextlib.aclosing(queue.chunks(channel)) as chunks:
+        attention = Attention(self._machine, queue.receive)
+        async with self._script(files.PACK, [parent, name or "."], attention) as channel:
+            async with contextlib.aclosing(queue.chunks(channel, attention)) as chunks:
                 async for chunk in chunks:
                     yield chunk
             ended = await channel.wait()
@@ -195,12 +198,11 @@ class RemoteSandbox(Sandbox):
         """Run a script on one path; what it printed, or the ``OSError`` that it means."""
         path = self._resolve(path)
         output = WholeOutput()
-        async with self._script(
-            script, [path, *arguments], output.receive, stdin=stdin is not None
-        ) as channel:
-            feeding = asyncio.ensure_future(_feed(channel, stdin))
+        attention = Attention(self._machine, output.receive)
+        async with self._script(script, [path, *arguments], attention, stdin=stdin is not None) as channel:
+            feeding = asyncio.ensure_future(_feed(channel, stdin, attention.sent))
             try:
-                ended = await channel.wait()
+                ended = await attention.until(channel, channel.wait())
             finally:
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
@@ -211,11 +213,11 @@ class RemoteSandbox(Sandbox):
 
     @contextlib.asynccontextmanager
     async def _script(
-        self, script: str, arguments: Sequence[str], receive: Receiver, *, stdin: bool = False
+        self, script: str, arguments: Sequence[str], attention: Attention, *, stdin: bool = False
     ) -> AsyncIterator[Channel]:
         start = replace(self._start("/", None), stdin=stdin, environment={})
         source = program.for_script(script, arguments, start)
-        channel = await self._open(source, receive, start.mark)
+        channel = await self._open(source, attention.receive, start.mark)
         async with self._until_end(channel, start.mark):
             yield channel
 
@@ -331,13 +333,16 @@ async def _wait(channel: Channel, timeout: float | None) -> Exit | None:
         return None
 
 
-async def _feed(channel: Channel, data: bytes | None) -> None:
+async def _feed(channel: Channel, data: bytes | None, sent: Callable[[int], None] | None = None) -> None:
     """Write all of its input; a program that reads no more has what it wanted."""
     if data is None:
         return
     with contextlib.suppress(BrokenPipeError):
         for start in range(0, len(data), _PART):
-            await channel.write(data[start : start + _PART])
+            part = data[start : start + _PART]
+            await channel.write(part)
+            if sent is not None:
+                sent(len(part))
         channel.close_stdin()
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from environments.sandboxes.local.inside.output import CappedOutput
 from environments.sandboxes.remote_shell import files
+from environments.sandboxes.remote_shell.attention import Attention
 from environments.sandboxes.remote_shell.machine import Channel, Exit
 
 _PART = 1 << 17
@@ -43,7 +44,7 @@ class ChunkQueue:
             self._channel.pause()
         self._news.set()
 
-    async def chunks(self, channel: Channel) -> AsyncGenerator[bytes, None]:
+    async def chunks(self, channel: Channel, attention: Attention) -> AsyncGenerator[bytes, None]:
         """Everything on stdout until the program of ``channel`` has ended."""
         self._channel = channel
         ending = asyncio.ensure_future(channel.wait())
@@ -58,20 +59,20 @@ class ChunkQueue:
                 if ending.done():
                     return
                 self._news.clear()
-                await self._news.wait()
+                await attention.until(channel, self._news.wait())
         finally:
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
 
 
-async def send(channel: Channel, stream: AsyncIterator[bytes]) -> Exit:
+async def send(channel: Channel, attention: Attention, stream: AsyncIterator[bytes]) -> Exit:
     """Write a stream to a program and wait for its end; what it does not read any more is left."""
     with contextlib.suppress(BrokenPipeError):
         async for chunk in stream:
             for start in range(0, len(chunk), _PART):
-                await channel.write(chunk[start : start + _PART])
+                await attention.until(channel, channel.write(chunk[start : start + _PART]))
         channel.close_stdin()
-    return await channel.wait()
+    return await attention.until(channel, channel.wait())
 
 
 def check(ended: Exit, message: bytes, path: str) -> None:

@@ -14,6 +14,7 @@ from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.egress import egress
 from environments.sandboxes.egress.joining import listen_in_network_of
+from environments.sandboxes.remote_shell.attention import Attention
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import new_family, process_limit, quote
 from environments.sandboxes.remote_shell.sandbox import Place, RemoteSandbox
@@ -113,7 +114,7 @@ class SingularityBackend(Backend):
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
         await self._deadlines.close()
         if self._directory is not None and self._engine is not None:
-            if await asyncio.to_thread(holdings.keeps_one, self._directory.path):
+            if await asyncio.to_thread(holdings.has_one, self._directory.path):
                 await asyncio.to_thread(self._directory.leave)
                 await holdings.reap(self._engine)
             else:
@@ -303,10 +304,11 @@ class SingularityBackend(Backend):
 async def _look_around(machine: InstanceMachine, working_directory: str | None) -> tuple[str, str, str]:
     """Home, user and working directory inside."""
     output = WholeOutput()
+    attention = Attention(machine, output.receive)
     program = _LOOK_AROUND.format(wanted=quote(working_directory or ""), scratch=_SCRATCH)
-    channel = await machine.open(program.encode("utf-8", "surrogateescape"), output.receive)
+    channel = await machine.open(program.encode("utf-8", "surrogateescape"), attention.receive)
     try:
-        ended = await channel.wait()
+        ended = await attention.until(channel, channel.wait())
     finally:
         channel.close()
     lines = output.stdout.decode("utf-8", "surrogateescape").splitlines()

@@ -22,13 +22,17 @@ class Deadlines:
         self._orders: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def set(self, pidfd: int, number: int, seconds: float) -> None:
-        """Have the process behind ``pidfd`` killed after so long; anew where ``number`` was given before."""
+    async def set(self, pidfd: int, number: int, seconds: float, family: str) -> None:
+        """Have the process behind ``pidfd`` killed after so long, anew where ``number`` was given before.
+
+        With it goes what bears a mark of ``family``.
+        """
         async with self._starting:
             if self._orders is None:
                 self._orders = await asyncio.to_thread(self._start)
         try:
-            socket.send_fds(self._orders, [b"%d %f" % (number, max(0.0, seconds))], [pidfd])
+            order = f"{number} {max(0.0, seconds):f} {family}".encode()
+            socket.send_fds(self._orders, [order], [pidfd])
         except OSError as error:
             raise SandboxError(f"the process that ends overdue instances is gone: {error}") from error
 

@@ -17,7 +17,9 @@ from typing import Any
 from environments.sandboxes import owner
 from environments.sandboxes.base import SandboxEntry
 from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.local.inside.processes import send_signal
 from environments.sandboxes.singularity import process_table
+from environments.sandboxes.singularity.ending import STOPPED_PATIENCE, signal_marked
 from environments.sandboxes.singularity.engine import Engine, Instance
 from environments.sandboxes.singularity.options import Features
 from environments.sandboxes.singularity.run_directory import all_runs, dead_runs, tidy
@@ -25,6 +27,8 @@ from environments.sandboxes.singularity.run_directory import all_runs, dead_runs
 logger = logging.getLogger(__name__)
 
 _NOTE = "sandbox.json"
+_MASTER_PATIENCE, _END_PATIENCE = 10.0, 15.0
+_FAMILY = re.compile(r"-(7[0-9]{9})\Z")
 _RUN = re.compile(r"\Ahermes-(.*)-[0-9a-f]{8}\Z")
 
 
@@ -94,10 +98,9 @@ def _entry(directory: Path, instance: Instance | None) -> SandboxEntry:
     )
 
 
-def keeps_one(run: Path) -> bool:
-    """Whether an instance of a run is to outlive it. Blocking."""
-    notes = map(Note.read, run.glob(f"{run.name}-*"))
-    return any(note is not None and note.kept for note in notes)
+def has_one(run: Path) -> bool:
+    """Whether an instance of a run is to outlive it, or could not be ended. Blocking."""
+    return any(run.glob(f"{run.name}-*"))
 
 
 async def reap(engine: Engine) -> None:
@@ -112,8 +115,9 @@ async def reap(engine: Engine) -> None:
 
 async def end(engine: Engine, name: str, directory: Path) -> bool:
     """Kill an instance, whoever uses it, and remove its files. False where they cannot be removed."""
-    for instance in await engine.instances(name):
-        await asyncio.to_thread(kill_instance, instance)
+    running = await engine.instances(name)
+    if not await asyncio.to_thread(_end_all_of, name, running[0] if running else None):
+        return False
     try:
         await asyncio.to_thread(remove_tree, str(directory))
     except OSError as error:
@@ -122,16 +126,44 @@ async def end(engine: Engine, name: str, directory: Path) -> bool:
     return True
 
 
-def kill_instance(instance: Instance) -> None:
-    """Kill an instance that nobody uses, wait for its end, remove its logs. Blocking."""
+def is_master(pid: int, name: str) -> bool:
+    """Whether a process is the engine's above the init of an instance."""
+    return f"[{name}]" in process_table.command_line(pid)
+
+
+def finish(name: str, master: int) -> bool:
+    """Wait until nothing is left of an instance whose init was killed; whether it came to that. Blocking.
+
+    What a command has stopped outside the instance goes on, and is killed where that does not help. The
+    engine's process above init is killed last: it is the one that tidies up.
+    """
+    family = _FAMILY.search(name)
+    begun = time.monotonic()
+    while (passed := time.monotonic() - begun) < _END_PATIENCE:
+        stopped = signal.SIGCONT if passed < STOPPED_PATIENCE else signal.SIGKILL
+        left = signal_marked(family[1].encode(), stopped) if family else 0
+        if is_master(master, name):
+            send_signal(master, signal.SIGCONT if passed < _MASTER_PATIENCE else signal.SIGKILL)
+        elif not left:
+            return True
+        time.sleep(0.05)
+    logger.warning("%s cannot be ended: %d of its processes are left", name, left)
+    return False
+
+
+def _end_all_of(name: str, instance: Instance | None) -> bool:
+    """End all processes of an instance that nobody uses, and remove its logs. False where some are left.
+
+    Of an instance that the engine does not know any more, what served it may still be there. Blocking.
+    """
+    if instance is None:
+        return finish(name, 0)
     master = process_table.parent_of(instance.pid)
-    if f"[{instance.name}]" in process_table.command_line(master):  # else the number is another's by now
-        os.kill(instance.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10.0
-        while process_table.command_line(master) and time.monotonic() < deadline:
-            time.sleep(0.01)
+    if is_master(master, name):  # else the number is another's by now
+        send_signal(instance.pid, signal.SIGKILL)
     for path in instance.logs:
         Path(path).unlink(missing_ok=True)
+    return finish(name, master)
 
 
 def _reap_run(run: Path, running: list[Instance]) -> None:
@@ -141,8 +173,9 @@ def _reap_run(run: Path, running: list[Instance]) -> None:
         note = Note.read(run / name)
         if note is not None and note.kept and note.deadline > time.time():
             kept.add(name)
-    for name in alive.keys() - kept:
-        kill_instance(alive[name])
+    for name in (alive.keys() | {path.name for path in run.glob(f"{run.name}-*")}) - kept:
+        if not _end_all_of(name, alive.get(name)):
+            kept.add(name)  # for the next start
     leftover = [path for path in run.iterdir() if path.name not in kept] if kept else [run]
     for path in leftover:
         try:

@@ -16,10 +16,11 @@ from pathlib import Path
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.egress.proxy import FilteringProxy
 from environments.sandboxes.local.inside.directories import remove_tree
+from environments.sandboxes.remote_shell.attention import Attention
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import framed, quote
-from environments.sandboxes.singularity import process_table
+from environments.sandboxes.singularity import holdings, process_table
 from environments.sandboxes.singularity.deadlines import Deadlines
 from environments.sandboxes.singularity.engine import Engine, Instance
 from environments.sandboxes.singularity.holdings import Note
@@ -29,7 +30,10 @@ from environments.sandboxes.singularity.program_process import ACKNOWLEDGEMENT, 
 _TRIES = 3
 _PATIENCE = 15.0
 _START_TIMEOUT = 30.0
-"""Seconds until a child that does not begin its program is given up."""
+"""Seconds until a child that does not begin its program, although it is not stopped, is given up."""
+
+_END_PATIENCE = 5.0
+"""Seconds in which an instance ends that nothing hinders."""
 
 _SHELL = ["/bin/sh", "-c", 'read -r n; eval "$(head -c "$n")"', "sh"]
 
@@ -74,7 +78,7 @@ class InstanceMachine(Machine):
 
     async def end_after(self, seconds: float, deadlines: Deadlines) -> None:
         """Have it ended after so long, whatever becomes of us."""
-        await deadlines.set(self._pidfd, self._instance.pid, seconds)
+        await deadlines.set(self._pidfd, self._instance.pid, seconds, self._family)
         self._deadline = time.monotonic() + seconds
         self._deadlines = deadlines
 
@@ -89,12 +93,13 @@ class InstanceMachine(Machine):
             child = self._take_child()
             try:
                 async with asyncio.timeout(_START_TIMEOUT):
-                    begun = await child.begin(source, receive)
-            except TimeoutError:  # or stopped it
-                child.kill()
-                continue
+                    begun = await Attention(self, receive).until(child, child.begin(source, receive))
+            except TimeoutError:
+                _give_up(child)
+                complaint = f"no program begins within {_START_TIMEOUT:.0f} s"
+                break
             except BaseException:  # cancelled, too: nobody else has the process
-                child.kill()
+                _give_up(child)
                 raise
             if begun:
                 self._prepare_child()
@@ -116,8 +121,17 @@ class InstanceMachine(Machine):
             left += await asyncio.to_thread(process_table.kill_marked, mark, self._namespace)
         else:
             left = await asyncio.to_thread(process_table.kill_marked, mark, self._namespace)
+        for child in self._children:  # a command that stopped its group has stopped what it was started by
+            if child.running:
+                process_table.wake(child.pid)
         if left:
             raise SandboxError(f"{left} processes of {self._instance.name} cannot be killed")
+
+    def wake(self, channel: Channel) -> bool:
+        """Have the program of ``channel`` and the engine's process above go on; whether one was stopped."""
+        if not isinstance(channel, ProgramProcess) or not channel.running:
+            return False
+        return process_table.wake_tree(channel.pid)
 
     async def alive(self) -> bool:
         """Whether a program can run in it."""
@@ -171,12 +185,13 @@ class InstanceMachine(Machine):
                 await self.proxy.close()
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            await self._wait_for_end()
+            ended = await self._end_what_serves_it()
             for child in list(self._children):
                 child.discard()
             if self._watching:
                 await asyncio.wait(self._watching, timeout=_PATIENCE)
-            await asyncio.to_thread(self._remove_files)
+            if ended:  # else the files stay for the next start, which tries again
+                await asyncio.to_thread(self._remove_files)
         finally:
             os.close(self._pidfd)
             self.on_released()
@@ -198,6 +213,7 @@ class InstanceMachine(Machine):
             child = ProgramProcess([self._engine.path, *arguments], self._engine.environment(), pty=pty)
         except OSError as error:
             raise SandboxError(f"{self._engine.path} cannot be run: {error}") from error
+        process_table.set_mark(child.pid, process_table.parents_mark(self._family))
         self._children.add(child)
         self._watching.add(watching := asyncio.ensure_future(child.over()))
         watching.add_done_callback(lambda _: self._forget(child, watching))
@@ -213,10 +229,11 @@ class InstanceMachine(Machine):
         output = WholeOutput()
         saving = f"{{\numask 077\nexec cat >{quote(file)}\n}}".encode()
         channel = await self.open(saving, output.receive)
+        attention = Attention(self, output.receive)
         try:
-            await channel.write(program)
+            await attention.until(channel, channel.write(program))
             channel.close_stdin()
-            if (await channel.wait()).code:
+            if (await attention.until(channel, channel.wait())).code:
                 raise SandboxBroken(f"no terminal can be started: {output.stderr[-500:]!r}")
         finally:
             channel.close()
@@ -248,22 +265,34 @@ class InstanceMachine(Machine):
             raise SandboxBroken(f"instance {self._instance.name} died while a command ran in it")
         raise SandboxError(f"instance {self._instance.name} is gone")
 
-    async def _wait_for_end(self) -> None:
-        """Wait until init and the engine's process above it are gone: then its mounts are, too."""
-        deadline = asyncio.get_running_loop().time() + _PATIENCE
-        while asyncio.get_running_loop().time() < deadline:
-            if not _runs(self._pidfd) and not self._master_runs():
-                return
-            await asyncio.sleep(0.01)
+    async def _end_what_serves_it(self) -> bool:
+        """See to it that init and the engine's process above it go: then its mounts are gone, too.
 
-    def _master_runs(self) -> bool:
-        return f"[{self._instance.name}]" in process_table.command_line(self._master)
+        False where some of it is left.
+        """
+        for child in self._children:
+            if child.running:
+                process_table.wake(child.pid)
+        name, master = self._instance.name, self._master
+        deadline = asyncio.get_running_loop().time() + _END_PATIENCE
+        while asyncio.get_running_loop().time() < deadline:
+            if not _runs(self._pidfd) and not holdings.is_master(master, name):
+                return True
+            await asyncio.sleep(0.01)
+        return await asyncio.to_thread(holdings.finish, name, master) and not _runs(self._pidfd)
 
     def _remove_files(self) -> None:
         for path in self._instance.logs:
             Path(path).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # left for the next start
             remove_tree(str(self._directory))
+
+
+def _give_up(child: ProgramProcess) -> None:
+    """Kill a child and what it started in the instance, which may be stopped and would stay there."""
+    if child.running:
+        process_table.kill_tree(child.pid)
+    child.kill()
 
 
 def _runs(pidfd: int) -> bool:

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from environments.sandboxes.local.inside.processes import kill_found, state
-from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE
+from environments.sandboxes.local.inside.processes import descendants, kill_found, send_signal, state
+from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, mark_of
 
 _Predicate = Callable[[int], bool]
 _LIMIT = LIMIT_NAME.encode()
 _VARIABLE = f"{MARK_VARIABLE}=".encode()
+_PARENTS = mark_of("", -1).encode()
+_FILE_LOCKS = 10
+"""Number of the limit that carries marks, which the standard library does not name."""
+
+
+def parents_mark(family: str) -> str:
+    """The mark of the engine's processes that stand outside an instance, above what was started in it.
+
+    It is the largest of the family, since what inherits it inside may only lower it.
+    """
+    return mark_of(family, -1)
+
+
+def set_mark(pid: int, mark: str) -> None:
+    """Have a child of ours, and what it will start, bear a mark."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is another user's
+        resource.prlimit(pid, _FILE_LOCKS, (int(mark), int(mark)))
+
+
+def wake(pid: int) -> bool:
+    """Have a process go on; whether it was stopped."""
+    if state(pid) not in "Tt":
+        return False
+    send_signal(pid, signal.SIGCONT)
+    return True
+
+
+def wake_tree(root: int) -> bool:
+    """Have a process and all below it go on; whether one of them was stopped."""
+    stopped = [pid for pid in (root, *descendants(root)) if wake(pid)]
+    return bool(stopped)
+
+
+def kill_tree(root: int) -> None:
+    """Kill a process and what is below it, before that can be moved to another parent."""
+    for pid in (*reversed(descendants(root)), root):
+        send_signal(pid, signal.SIGKILL)
 
 
 def kill_marked(mark: str, namespace: str, patience: float = 10.0) -> int:
     """Kill all processes whose mark begins with ``mark``. Returns how many are left.
 
     ``namespace`` is that of the instance's processes: in it an environment variable is believed as
-    well. Blocking: call it in a thread.
+    well. The engine's processes outside are spared. Blocking: call it in a thread.
     """
     wanted = mark.encode()
     return _kill(lambda pid: _bears(pid, wanted, namespace), patience)
@@ -64,9 +104,11 @@ def _living() -> list[int]:
 def _bears(pid: int, mark: bytes, namespace: str) -> bool:
     limits = _read(f"/proc/{pid}/limits")
     _, _, rest = limits.partition(_LIMIT)
-    if rest.lstrip().startswith(mark):
+    words = rest.split(None, 1)
+    outside = process_namespace(pid) != namespace
+    if words and words[0].startswith(mark) and not (outside and words[0].endswith(_PARENTS)):
         return True
-    if process_namespace(pid) != namespace:
+    if outside:
         return False
     return any(entry.startswith(_VARIABLE + mark) for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
 

@@ -103,6 +103,11 @@ class ProgramProcess(Channel):
         return not self._gone.is_set()
 
     @property
+    def pid(self) -> int:
+        """Number of the child."""
+        return self._process.pid
+
+    @property
     def killed(self) -> bool:
         """Whether SIGKILL ended the child."""
         return self._process.returncode == -9

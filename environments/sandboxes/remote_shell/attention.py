@@ -1,0 +1,63 @@
+"""Waiting for a program of ours that what runs beside it may stop, or that may be stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from environments.errors import SandboxBroken, SandboxError
+from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
+
+T = TypeVar("T")
+
+_FIRST_NAP, _LONGEST_NAP = 0.5, 10.0
+_MOST_STOPS = 10
+LONGEST_SILENCE = 300.0
+"""Seconds after which a program is given up that takes and gives nothing, however large its task is."""
+
+
+class Attention:
+    """Attends to one program: has it go on where it was stopped, and gives it up where nothing moves."""
+
+    def __init__(self, machine: Machine, receive: Receiver, *, patience: float = LONGEST_SILENCE) -> None:
+        """``receive`` gets the program's output; ``patience`` is the longest silence in seconds."""
+        self._machine = machine
+        self._receive = receive
+        self._patience = patience
+        self._stops = 0
+        self._moved = 0
+
+    def receive(self, stream: int, data: bytes) -> None:
+        """Take output of stream 1 or 2, and pass it on."""
+        self._moved += len(data)
+        self._receive(stream, data)
+
+    def sent(self, count: int) -> None:
+        """Note that so many bytes of input were taken."""
+        self._moved += count
+
+    async def until(self, channel: Channel, waited: Coroutine[Any, Any, T]) -> T:
+        """The result of ``waited``, for which the program of ``channel`` has to do something.
+
+        ``SandboxBroken`` where the program was found stopped each time that it was looked at, and
+        ``SandboxError`` where nothing moved for too long.
+        """
+        waiting = asyncio.ensure_future(waited)
+        nap, silence, moved = _FIRST_NAP, 0.0, self._moved
+        try:
+            while not (await asyncio.wait({waiting}, timeout=nap))[0]:
+                silence = silence + nap if self._moved == moved else 0.0
+                moved = self._moved
+                stopped = self._machine.wake(channel)
+                self._stops = self._stops + 1 if stopped else 0
+                if self._stops == _MOST_STOPS:
+                    raise SandboxBroken("what serves the sandbox is stopped again and again")
+                if silence >= self._patience:
+                    raise SandboxError(f"nothing has moved in the sandbox for {silence:.0f} s")
+                nap = _FIRST_NAP if stopped else min(2 * nap, _LONGEST_NAP)
+            return waiting.result()
+        finally:
+            if not waiting.done():
+                waiting.cancel()
+                await asyncio.wait({waiting})
