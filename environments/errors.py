@@ -17,6 +17,8 @@
     │   ├── NotSupported         the backend cannot do what the task needs (fatal)
     │   │   └── ImageUnusable    a task's image cannot be had or used; concerns tasks with it alone
     │   │       └── ImageBuildFailed  its Dockerfile cannot be built
+    │   ├── MachineShortage      this machine lacks something now that it may have at another time
+    │   │   └── ProcessShortage  it allows no other process
     │   └── EngineUnusable       the engine can serve no attempt, such as on a full disk (fatal)
     ├── EvidenceMissing          what an attempt left behind is gone: it cannot be judged again
     ├── VerifierError            grading failed; the verifier runs again -> outcome verifier_error
@@ -139,6 +141,19 @@ class ImageUnusable(NotSupported):
 
 class ImageBuildFailed(ImageUnusable):
     """The Dockerfile of a task cannot be built."""
+
+
+class MachineShortage(SandboxError):
+    """This machine lacks something now that it may have at another time."""
+
+
+class ProcessShortage(MachineShortage):
+    """This machine allows no other process now."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this machine allows no more processes; see `ulimit -u` and pids.max of its control group"
+        )
 
 
 class EngineUnusable(SandboxError):

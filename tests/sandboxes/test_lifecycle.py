@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from environments.config import HermesAgentEnvConfig
-from environments.errors import ConfigError, NotSupported, SandboxError, UnknownName
+from environments.errors import ConfigError, MachineShortage, NotSupported, SandboxError, UnknownName
 from environments.sandboxes.base import Backend, Capabilities, Sandbox, SandboxSpec
 from environments.sandboxes.local.backend import LocalBackend
 from environments.sandboxes.local.run_directory import RunDirectory
@@ -397,7 +397,7 @@ def test_too_few_descriptors_of_the_framework_are_not_the_agents_doing(strongest
                 seen += await attempt(backend, sandbox, descriptors)
             errors = [outcome for outcome in seen if isinstance(outcome, BaseException)]
             assert errors
-            assert {type(error) for error in errors} == {SandboxError}
+            assert {type(error) for error in errors} == {MachineShortage}
             assert (await sandbox.exec("echo on")).text == "on\n"
 
     asyncio.run(main())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from environments.errors import NotSupported, SandboxError
+from environments.errors import MachineShortage, NotSupported, SandboxError
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.egress import egress
@@ -17,7 +18,7 @@ from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.nursery import Nursery
 from environments.sandboxes.local.run_directory import RunDirectory, reap
 from environments.sandboxes.local.sandbox import LocalSandbox
-from environments.sandboxes.local.sending import shortage_is_ours
+from environments.sandboxes.local.shortage import shortage_is_ours, until_there_are_processes
 
 if TYPE_CHECKING:
     from environments.config import HermesAgentEnvConfig
@@ -78,7 +79,9 @@ class LocalBackend(Backend):
             reasons: list[str] = []
             for rung in rungs.candidates(self._config.local_isolation):
                 try:
-                    await self._probe(rung)
+                    await until_there_are_processes(functools.partial(self._probe, rung))
+                except MachineShortage:  # says nothing of the isolation
+                    raise
                 except SandboxError as error:
                     reasons.append(f"{rung} isolation does not work here: {error}")
                     continue
@@ -94,7 +97,7 @@ class LocalBackend(Backend):
         if spec.network.mode == "allow-list" and self.isolation not in _OWN_NETWORK:
             raise NotSupported(f"the isolation {self.isolation} cannot limit the network to a list of hosts")
         async with self._creating:
-            sandbox = await self._build(self.isolation, spec)
+            sandbox = await until_there_are_processes(lambda: self._build(self.isolation, spec))
         self._kept = self._kept or any(other.kept for other in self._live)
         self._live = {other for other in self._live if not other.released} | {sandbox}
         return sandbox

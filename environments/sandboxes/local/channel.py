@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 from environments.sandboxes.local.inside import wire
-from environments.sandboxes.local.sending import shortage_is_ours
+from environments.sandboxes.local.shortage import shortage_is_ours
 
 _MOST = 32
 """Operations under way at a time: so many answers fit into a socket whose reader is busy."""

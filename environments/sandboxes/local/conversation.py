@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
-from environments.errors import SandboxBroken, SandboxError, SandboxReleased
+from environments.errors import ProcessShortage, SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.base import file_error
 from environments.sandboxes.local.channel import LARGEST, Channel
 from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.job import Answer, Job
+from environments.sandboxes.local.shortage import until_there_are_processes
 
 _ALIVE_ATTEMPTS = 5
 _NAP = 1.0
@@ -97,6 +99,11 @@ class Conversation:
         self, request: dict[str, object], body: bytes = b"", descriptors: tuple[int, ...] = ()
     ) -> wire.Message:
         """Send a request and wait for its answer; ``OSError`` as it was raised inside."""
+        return await until_there_are_processes(lambda: self._ask(request, body, descriptors))
+
+    async def _ask(
+        self, request: dict[str, object], body: bytes, descriptors: tuple[int, ...]
+    ) -> wire.Message:
         self.check_open()
         job = self.answer()
         try:
@@ -135,9 +142,15 @@ class Conversation:
         if message is None:
             await self.explain_loss()
             raise SandboxBroken("an operation was killed")
+        await self.check_room(message.header)
         if "errno" in message.header:
             raise file_error(message.header["errno"], message.header.get("text"), request.get("path"))
         return message
+
+    async def check_room(self, header: Mapping[str, object]) -> None:
+        """``ProcessShortage`` where there was none for a request, which is not the sandbox's own doing."""
+        if "no_process" in header and not await self._guard.order("crowded"):
+            raise ProcessShortage
 
     async def post(
         self, job: Job, request: dict[str, object], descriptors: tuple[int, ...] = (), body: bytes = b""

@@ -13,6 +13,7 @@ from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.sandboxes.local.inside import remains, wire
 from environments.sandboxes.local.nursery import GuardianProcess, Nursery
 from environments.sandboxes.local.sending import Sender
+from environments.sandboxes.local.shortage import building_failed
 
 T = TypeVar("T")
 
@@ -138,10 +139,13 @@ class Guard:
         self._closing = True
         if self.listener is not None:
             self.listener.close()
+        if self._process is None:  # it was never started
+            self._forget()
+            return
         self._shut(self._orders)
         self._shut(self.requests)
         await self._wait_for_end(_END_PATIENCE)
-        if not self.ended.is_set() and self._process is not None:
+        if not self.ended.is_set():
             self._process.kill()
             await self._wait_for_end(_END_PATIENCE)
             await asyncio.to_thread(remains.remove, self._settings["directory"], 2.0)
@@ -157,13 +161,7 @@ class Guard:
         if self._process is not None:
             self._loop.remove_reader(self._process.descriptor)
             self._process.close()
-        self._orders.close()
-        self.sender.stop()
-        self.requests.close()
-        if self._last_words >= 0:
-            os.close(self._last_words)
-            self._last_words = -1
-        self.ended.set()
+        self._forget()
 
     async def _fork(self, nursery: Nursery) -> GuardianProcess:
         theirs = (self._their_orders, self._their_requests)
@@ -205,7 +203,7 @@ class Guard:
         elif "ready" in header and not self._ready.done():
             self._ready.set_result(header)
         elif "error" in header and not self._ready.done():
-            self._ready.set_exception(SandboxError(header["error"]))
+            self._ready.set_exception(building_failed(header["error"], header.get("errno")))
 
     def _hung_up(self) -> None:
         self._loop.remove_reader(self._orders)
@@ -217,9 +215,6 @@ class Guard:
         while self._orders.fileno() >= 0 and self._has_more():
             self._read()
         self._loop.remove_reader(self._orders)
-        self._orders.close()
-        self.sender.stop()
-        self.requests.close()
         self.ended.set()
         if not self._ready.done():
             words = self._read_last_words()
@@ -231,9 +226,18 @@ class Guard:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self.failure())
-        os.close(self._last_words)
-        self._last_words = -1
+        self._forget()
         self.on_end()
+
+    def _forget(self) -> None:
+        """Close what is ours of it."""
+        self._orders.close()
+        self.sender.stop()
+        self.requests.close()
+        if self._last_words >= 0:
+            os.close(self._last_words)
+            self._last_words = -1
+        self.ended.set()
 
     def _has_more(self) -> bool:
         try:
@@ -252,8 +256,6 @@ class Guard:
             return
 
     async def _wait_for_end(self, patience: float) -> None:
-        if self._process is None:
-            return
         try:
             async with asyncio.timeout(patience):
                 await self.ended.wait()

@@ -7,7 +7,8 @@ import socket
 from collections.abc import Callable
 
 from environments.sandboxes.local.inside import wire
-from environments.sandboxes.local.sending import Sender, shortage_is_ours
+from environments.sandboxes.local.sending import Sender
+from environments.sandboxes.local.shortage import shortage_is_ours
 
 Receiver = Callable[[wire.Message | None], None]
 

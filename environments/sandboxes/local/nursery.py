@@ -12,6 +12,7 @@ from pathlib import Path
 
 from environments.errors import SandboxError
 from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.shortage import building_failed
 
 _HERE = str(Path(__file__).parent)
 _BOOT = (
@@ -115,7 +116,8 @@ class Nursery:
         if answer is None or answer.done() or "error" in message.header:
             wire.close_all(message.descriptors)
             if answer is not None and not answer.done():
-                answer.set_exception(OSError(message.header["error"]))
+                text = f"a local sandbox cannot be started: {message.header['error']}"
+                answer.set_exception(building_failed(text, message.header["errno"]))
             return
         answer.set_result(GuardianProcess(message.header["pid"], message.descriptors.pop()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 
 from environments.sandboxes.base import DEFAULT_OUTPUT_LIMIT, Process
 from environments.sandboxes.local.guard import Guard
@@ -28,6 +29,8 @@ class LocalProcess(Process):
         self._exited = asyncio.Event()
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once ``kill`` will find it, or once it is known not to start."""
+        self.refusal: dict[str, Any] = {}
+        """What was said where it could not be started."""
         self._ended = False
 
     @property
@@ -151,6 +154,7 @@ class LocalProcess(Process):
             else:
                 answer.set_result(self._rest.take() + message.body)
         elif "errno" in header:
+            self.refusal = header
             self._rest.add(f"cannot start a process: {header.get('text')}\n".encode())
             self._exit(126)
             self._lose()

@@ -33,7 +33,7 @@ from environments.sandboxes.local.guard import Guard
 from environments.sandboxes.local.inside import wire
 from environments.sandboxes.local.job import Answer
 from environments.sandboxes.local.process import LocalProcess
-from environments.sandboxes.local.sending import shortage_is_ours
+from environments.sandboxes.local.shortage import shortage_is_ours, until_there_are_processes
 
 _LONGEST_ARGUMENT = 120_000
 """The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
@@ -97,17 +97,22 @@ class LocalSandbox(Sandbox):
         self, request: dict[str, object], descriptors: builtins.list[int], timeout: float | None
     ) -> ExecResult:
         """Run a prepared request. ``descriptors`` go with it and are closed; the list is emptied."""
-        started = time.monotonic()
         try:
-            job = await self._init.run(request, tuple(descriptors))
-            if not job.used:
-                wire.close_all(descriptors)
-            message, timed_out = await self._follow(job, timeout)
-            if _not_begun(job, message):
-                job = await self._init.run_anew(request, tuple(descriptors))
-                message, timed_out = await self._follow(job, timeout)
+            return await until_there_are_processes(lambda: self._run_once(request, descriptors, timeout))
         finally:
             wire.close_all(descriptors)
+
+    async def _run_once(
+        self, request: dict[str, object], descriptors: builtins.list[int], timeout: float | None
+    ) -> ExecResult:
+        started = time.monotonic()
+        job = await self._init.run(request, tuple(descriptors))
+        message, timed_out = await self._follow(job, timeout)
+        if _not_begun(job, message):
+            job = await self._init.run_anew(request, tuple(descriptors))
+            message, timed_out = await self._follow(job, timeout)
+        if message is not None:
+            await self._init.check_room(message.header)
         return result(message, time.monotonic() - started, timed_out)
 
     async def _follow(self, job: Answer, timeout: float | None) -> tuple[wire.Message | None, bool]:
@@ -141,12 +146,16 @@ class LocalSandbox(Sandbox):
         """Start a background process; see ``Sandbox.spawn``."""
         request = await self._run_request(command, cwd, env, spawn=True, pty=pty)
         text = command if isinstance(command, str) else " ".join(command)
+        return await until_there_are_processes(lambda: self._spawn_once(text, request, pty))
+
+    async def _spawn_once(self, text: str, request: dict[str, object], pty: bool) -> LocalProcess:
         process = LocalProcess(self._init.next_number(), text, self._guard)
         # Landlock keeps commands from opening terminals: this one comes from outside.
         terminal = os.openpty() if pty and self.info.isolation == "landlock" else ()
         try:
             await self._init.post(process.job, request, terminal)
             await self._guard.awake(process.job.number, process.started)
+            await self._init.check_room(process.refusal)
             if process.exit_code == KILLED:
                 await self._init.explain_loss()
         except BaseException:

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from environments.errors import SandboxBroken, SandboxError
+from environments.errors import SandboxBroken
 from environments.sandboxes.local.inside import wire
+from environments.sandboxes.local.shortage import shortage_is_ours
 
 _PATIENCE = 30.0
 """Seconds that the other side may leave a full socket unread."""
-
-
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)
-
-
-@contextmanager
-def shortage_is_ours() -> Iterator[None]:
-    """What this process cannot get from the kernel is not the sandbox's doing: ``SandboxError``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _SHORTAGES:
-            raise
-        raise SandboxError(
-            f"the framework cannot open what a sandbox needs: {error.strerror}; a larger `ulimit -n` may help"
-        ) from error
 
 
 class Sender:

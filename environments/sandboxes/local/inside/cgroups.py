@@ -64,6 +64,11 @@ class ControlGroups:
                         return int(line.split()[1])
         return 0
 
+    def most_processes(self) -> int | None:
+        """The most processes and threads that were in the groups at a time; None where nobody counts them."""
+        counts = [_read(directory, "pids.peak").strip() for directory in self.directories]
+        return max((int(count) for count in counts if count.isdigit()), default=None)
+
     def remove(self, patience: float = 2.0) -> bool:
         """Remove the groups; their processes must be dead or dying. False where one is left."""
         self.directories = [path for path in self.directories if not remove_group(path, patience)]

@@ -44,8 +44,11 @@ class Command:
         self._settings = settings
 
     def fork(self, job: socket.socket, streams: Streams) -> int:
-        """Start it in a copy of this process. It does not begin where the framework has hung up."""
-        child = os.fork()
+        """Start it in a copy of this process. It does not begin where the framework has hung up.
+
+        ``NoProcess`` where the kernel gives none.
+        """
+        child = kernel.fork()
         if child == 0:
             try:
                 self._become(job, streams)

@@ -39,7 +39,7 @@ def main(control: int, requests: int, other_end: int) -> None:
             guardian.build(socket.socket(fileno=requests))
             guardian.watch()
         except (OSError, LaunchError) as error:
-            guardian.tell({"error": str(error)})
+            guardian.tell({"error": str(error), "errno": getattr(error, "errno", None)})
         finally:
             guardian.tear_down()
 
@@ -232,6 +232,8 @@ class Guardian:
             left = self._wake(f"job-{message.header['job']}")
         elif operation == "kill_all":
             left = processes.kill_below(self._init)
+        elif operation == "crowded":
+            left = int(self._was_crowded())
         elif operation == "keep":
             self._kept, self._deadline = True, time.monotonic() + message.header["seconds"]
             self._locks += message.descriptors  # held as long as we live
@@ -285,6 +287,13 @@ class Guardian:
         for pid in stopped:
             processes.send_signal(pid, signal.SIGCONT)
         return len(stopped)
+
+    def _was_crowded(self) -> bool:
+        """Whether a process that the kernel refused may have been one too many of the sandbox's own."""
+        most = self._groups.most_processes()
+        if most is not None:
+            return most >= self._settings.processes
+        return 2 * sum(map(processes.threads, processes.descendants(self._init))) >= self._settings.processes
 
     def _supervisors(self, name: str) -> list[int]:
         return [pid for pid in processes.children(self._init) if processes.name(pid) == name]

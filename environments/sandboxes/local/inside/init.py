@@ -11,6 +11,7 @@ others are refused, and whoever does not read his answers loses his channel.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
@@ -117,8 +118,8 @@ def _fork(
     settings: Settings,
 ) -> None:
     try:
-        child = os.fork()
-    except OSError as error:  # the sandbox has used up its processes or its memory
+        child = kernel.fork()
+    except OSError as error:  # the sandbox, or the machine, has used up its processes or its memory
         with socket.socket(fileno=os.dup(message.descriptors[0])) as job:
             _fail(job, error)
         return
@@ -159,4 +160,7 @@ def _fail(job: socket.socket, error: OSError) -> None:
 
 
 def _failure(error: OSError) -> dict[str, Any]:
-    return {"errno": error.errno or 5, "text": error.strerror or str(error)}
+    header = {"errno": error.errno or 5, "text": error.strerror or str(error)}
+    if isinstance(error, kernel.NoProcess) and error.errno == errno.EAGAIN:
+        header["no_process"] = True  # nothing of it was begun
+    return header

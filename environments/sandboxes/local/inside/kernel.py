@@ -36,6 +36,18 @@ _MACHINES: dict[str, dict[str, int]] = {
 _LANDLOCK = {"landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446}
 
 
+class NoProcess(OSError):
+    """The kernel gives us no other process."""
+
+
+def fork() -> int:
+    """``os.fork``, whose refusal is told apart from all other errors: ``NoProcess``."""
+    try:
+        return os.fork()
+    except OSError as error:
+        raise NoProcess(error.errno, error.strerror) from error
+
+
 def syscall(name: str, *arguments: object) -> int:
     """Call the kernel by name; ``OSError`` carries its errno and that name."""
     number = _LANDLOCK.get(name) or _MACHINES.get(os.uname().machine, {}).get(name)

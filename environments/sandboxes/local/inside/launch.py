@@ -7,6 +7,7 @@ turns over a socket, so that groups and user mappings are in place before anythi
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -65,6 +66,8 @@ def _converse(
             raise LaunchError("the process that enters the sandbox died")
         header = message.header
         if "error" in header:
+            if "errno" in header:
+                raise OSError(header["errno"], header["error"])
             raise LaunchError(header["error"])
         if "map" in header:
             namespaces.map_one_user(child, uid if uid is not None else os.getuid(), uid or os.getgid())
@@ -81,7 +84,9 @@ def _run_child(child: _Child, user_namespace: int | None) -> None:
     try:
         child.run(user_namespace)
         status = 0
-    except (OSError, LaunchError) as error:
+    except OSError as error:
+        child.say({"error": error.strerror or str(error), "errno": error.errno or errno.EIO})
+    except LaunchError as error:
         child.say({"error": str(error)})
     finally:
         os._exit(status)

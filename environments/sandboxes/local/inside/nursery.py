@@ -47,7 +47,7 @@ def _fork(orders: socket.socket, message: wire.Message, others: dict[int, int]) 
         child = os.fork()
     except OSError as error:
         wire.close_all(message.descriptors)
-        wire.send(orders, {"id": message.header["id"], "error": str(error)})
+        wire.send(orders, {"id": message.header["id"], "error": str(error), "errno": error.errno})
         return None
     if child == 0:
         _become_guardian(orders, message.descriptors, others)

@@ -117,13 +117,21 @@ def state(pid: int) -> str:
     return chr(words[0][0]) if words else "X"
 
 
+def threads(pid: int) -> int:
+    """Threads of a process; none where it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
 def count(uid: int) -> int:
     """Processes and threads of a user."""
     found = 0
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and os.stat(f"/proc/{entry}").st_uid == uid:
-                found += len(os.listdir(f"/proc/{entry}/task"))
+                found += threads(int(entry))
         except OSError:  # gone meanwhile
             continue
     return found
