@@ -93,7 +93,7 @@ def test_a_supervisor_that_was_stopped_while_idle_takes_the_next_command(world: 
 def test_a_supervisor_that_was_killed_while_idle_is_replaced(world: World) -> None:
     async def body(sandbox: LocalSandbox) -> None:
         idle = await supervisor(sandbox)
-        killer = await sandbox.spawn(f"kill -KILL {idle}")
+        killer = await sandbox.spawn(f"kill -KILL {idle}; while kill -0 {idle}; do sleep 0.01; done")
         assert await killer.wait(10) == 0
         assert await supervisor(sandbox) != idle
         idle = await supervisor(sandbox)
