@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from environments.cli_output import tell
 from environments.errors import UnknownName, UserCodeError
+from environments.open_files import more_open_files, shortage
 
 if TYPE_CHECKING:
     from environments.base_env import BaseEnv
@@ -54,11 +55,14 @@ def run_in_foreground(
     """
     stopped_by: list[int] = []
 
-    async def main() -> RunReport | None:
+    async def main(files: int) -> RunReport | None:
         # asyncio's own default is cores + 4; code of the original runs its blocking tools in this pool.
         threads = getattr(effective.env, "tool_pool_size", 32)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
-        task = asyncio.ensure_future(manager_of(cls(effective.env, effective.servers), subcommand)())
+        environment = cls(effective.env, effective.servers)
+        if short := shortage(files, _rollouts_at_once(environment, subcommand)):
+            logger.warning("%s", short)
+        task = asyncio.ensure_future(manager_of(environment, subcommand)())
         _on_signals(task, stopped_by)
         try:
             return await task
@@ -68,7 +72,8 @@ def run_in_foreground(
             return None
 
     try:
-        report = asyncio.run(main())
+        with more_open_files() as files:
+            report = asyncio.run(main(files))
     except SystemExit as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise UserCodeError(
@@ -82,6 +87,12 @@ def run_in_foreground(
     if report.message:
         tell(f"{'done' if report.complete else 'incomplete'}: {report.message}\n")
     return report.exit_code
+
+
+def _rollouts_at_once(environment: BaseEnv, subcommand: str) -> int:
+    if subcommand == "evaluate":
+        return environment.evaluation_concurrency()
+    return environment.group_concurrency() * int(environment.config.group_size)
 
 
 def _on_signals(task: asyncio.Future[Any], stopped_by: list[int]) -> None:

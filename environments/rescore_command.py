@@ -17,6 +17,7 @@ import orjson
 
 from environments.cli_output import INTERRUPTED, emit, plural, tell
 from environments.errors import ConfigError, UnknownName, suggestion
+from environments.open_files import more_open_files
 
 if TYPE_CHECKING:
     from environments.records import Attempt
@@ -183,7 +184,8 @@ def _run(
     )
     environment = environment_class(effective.env, effective.servers)
     try:
-        return asyncio.run(rescore(environment, rescoring, directory, output))
+        with more_open_files():
+            return asyncio.run(rescore(environment, rescoring, directory, output))
     except KeyboardInterrupt:
         tell("stopped; new verdicts are on disk, the same command goes on\n")
         return None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from environments.errors import MachineShortage, NotSupported, SandboxError
+from environments.open_files import limit_inside
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.egress import egress
@@ -191,6 +192,7 @@ class LocalBackend(Backend):
             "bubblewrap": self._bubblewrap,
             "environment": {**egress.variables(spec.network), **spec.environment},
             "working_directory": spec.working_directory,
+            "open_files": limit_inside(),
         }
 
     def _info(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments.errors import ConfigError, ImageUnusable, NotSupported, SandboxError
+from environments.open_files import limit_inside
 from environments.records import SandboxInfo
 from environments.sandboxes.base import Backend, Capabilities, SandboxEntry, SandboxSpec
 from environments.sandboxes.egress import egress
@@ -272,9 +273,12 @@ class SingularityBackend(Backend):
         )
 
     def _prelude(self, spec: SandboxSpec) -> str:
-        if self._features.control_groups:
-            return _FORGET
-        return f"{_FORGET}\n{process_limit(self._limits(spec).processes)}"
+        lines = [_FORGET]
+        if (files := limit_inside()) is not None:
+            lines.append(f"ulimit -S -n {files} 2>/dev/null")
+        if not self._features.control_groups:
+            lines.append(process_limit(self._limits(spec).processes))
+        return "\n".join(lines)
 
     def _info(self, spec: SandboxSpec, image: str, instance: Instance) -> SandboxInfo:
         limits = self._limits(spec)

@@ -32,6 +32,8 @@ class Settings:
         self.user_ids: str = values["user_ids"]
         self.environment: dict[str, str] = values["environment"]
         self._working_directory: str | None = values["working_directory"]
+        self.open_files: int | None = values["open_files"]
+        """RLIMIT_NOFILE of commands, the soft one; None where they inherit the right one."""
         self.process_limit = self.processes
         """RLIMIT_NPROC of commands; more than ``processes`` where it counts those of others too."""
         self.limit_data = False
