@@ -8,7 +8,8 @@ coroutines, none blocks the event loop, and every one of them is safe to cancel:
 Errors: ``SandboxReleased`` after ``close``; ``SandboxBroken`` when the agent destroyed the sandbox;
 ``SandboxError`` when the engine failed; ``FileNotFoundError``, ``IsADirectoryError``,
 ``NotADirectoryError``, ``PermissionError``, ``OSError`` for file operations, as the local file
-system would raise them, ``SandboxDiskError`` for a disk of the sandbox's that takes nothing more.
+system would raise them, ``SandboxDiskError`` for a disk of the sandbox's that takes nothing more;
+``TypeError`` and ``ValueError`` for arguments that no sandbox can be given (see ``arguments.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from environments.errors import NotSupported, SandboxDiskError
 from environments.records import SandboxInfo
+from environments.sandboxes import arguments
 
 if TYPE_CHECKING:
     from environments.sandboxes.editing import LoadedFile, SavedFile
@@ -243,11 +245,25 @@ class Sandbox(ABC):
 
         Standard input is empty unless given. A time-out kills the command and all its descendants,
         detached ones included, and returns what was printed until then. Processes that the command
-        left behind on purpose survive its normal end. ``merge_output`` sends stderr to stdout.
+        left behind on purpose survive its normal end. ``merge_output`` sends stderr to stdout. A
+        time-out below zero is over at once. What no system can start, such as an argument of more
+        than 128 KiB, ends with exit code 126, a missing program or ``cwd`` with 127.
         """
-        return await self._run(
-            ExecRequest(command, cwd, env or {}, stdin, timeout, user, merge_output, output_limit)
+        request = ExecRequest(
+            arguments.check_command(command),
+            arguments.check_directory(cwd),
+            arguments.check_environment(env),
+            arguments.check_input(stdin),
+            arguments.check_timeout(timeout),
+            arguments.check_user(user),
+            merge_output,
+            arguments.check_output_limit(output_limit),
         )
+        if reason := arguments.reason_against(request.command, request.cwd, request.env):
+            from environments.sandboxes import refused
+
+            return refused.refused_result(request, reason)
+        return await self._run(request)
 
     async def as_user(self, user: str) -> Sandbox:
         """The same machine, whose commands, processes and files are those of ``user`` (a name or number)
@@ -259,7 +275,6 @@ class Sandbox(ABC):
         """What a backend implements: run a command to its end, as ``exec`` promises."""
         raise NotImplementedError
 
-    @abstractmethod
     async def spawn(
         self,
         command: Command,
@@ -268,11 +283,25 @@ class Sandbox(ABC):
         env: Mapping[str, str] | None = None,
         pty: bool = False,
     ) -> Process:
-        """Start a background process."""
+        """Start a background process. What cannot be started has ended as ``exec`` says."""
+        command = arguments.check_command(command)
+        cwd, env = arguments.check_directory(cwd), arguments.check_environment(env)
+        if reason := arguments.reason_against(command, cwd, env):
+            from environments.sandboxes import refused
+
+            return refused.RefusedProcess(command, reason)
+        return await self._spawn(command, cwd, env, pty)
+
+    async def _spawn(self, command: Command, cwd: str | None, env: Mapping[str, str], pty: bool) -> Process:
+        """What a backend implements: start a background process, of checked arguments."""
+        raise NotImplementedError
 
     @abstractmethod
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """Read a regular file (following links inside the sandbox), whole or in part."""
+        """Read a regular file (following links inside the sandbox), whole or in part.
+
+        ``OSError`` with ``EFBIG`` where that were more than 256 MiB.
+        """
 
     @abstractmethod
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:

@@ -61,7 +61,7 @@ async def save(sandbox: Sandbox, path: str, data: bytes) -> SavedFile:
     if info is not None and info.kind == "directory":
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     # What is there already has a directory around it.
-    alone = info is None and await _find(sandbox, posixpath.dirname(path)) is None
+    alone = info is None and await _find(sandbox, posixpath.dirname(path) or ".") is None
     await sandbox.write_bytes(path, data)
     return SavedFile(path, alone)
 

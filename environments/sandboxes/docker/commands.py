@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from environments.errors import SandboxBroken, SandboxError
+from environments.sandboxes.arguments import LARGEST_READ, too_large
 from environments.sandboxes.base import ExecResult
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.engine import Engine, EngineError
@@ -45,18 +46,21 @@ class _Output:
 
 
 class _Whole(_Output):
-    """The same without a limit on standard output."""
+    """The same with all of standard output, up to what can be held: what prints it is not trusted."""
 
-    def __init__(self) -> None:
+    def __init__(self, subject: str) -> None:
         super().__init__(_LARGEST_MESSAGE)
+        self.subject = subject
         self.data = bytearray()
 
     async def read(self, execution: Execution) -> None:
         async for stream, data in execution.chunks():
-            if stream == STDOUT:
-                self.data += data
-            else:
+            if stream != STDOUT:
                 self.err.add(data)
+            elif len(self.data) > LARGEST_READ:
+                raise too_large(self.subject)
+            else:
+                self.data += data
 
 
 class _Foreground:
@@ -119,7 +123,7 @@ class Commands:
 
     async def program(self, text: str, *arguments: str, stdin: bytes | None = None) -> Outcome:
         """Run a shell program of ours; all of its output comes back."""
-        output = _Whole()
+        output = _Whole(next(iter(arguments), ""))
         argv = self._fit(shell_command(_NUMBERED + text, *arguments), stdin)
         code = await self.attend_program(argv, output, _feeder(stdin))
         return Outcome(code, bytes(output.data), output.err.value())

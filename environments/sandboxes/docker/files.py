@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from environments.sandboxes.arguments import LARGEST_READ, check_part, most_of, too_large
 from environments.sandboxes.base import FileInfo, file_error
 from environments.sandboxes.docker import scripts
 
@@ -47,9 +48,11 @@ Run = Callable[..., Awaitable[Outcome]]
 
 async def read(run: Run, path: str, offset: int, length: int | None) -> bytes:
     """See ``Sandbox.read_bytes``; ``path`` is absolute, as everywhere in this module."""
-    if offset < 0 or (length is not None and length < 0):
-        raise ValueError("offset and length of a read cannot be negative")
-    outcome = await run(scripts.READ, path, str(offset), "" if length is None else str(length))
+    check_part(offset, length)
+    wanted, most = ("" if length is None else str(length)), most_of(length)
+    outcome = await run(scripts.READ, path, str(offset), wanted, "" if most is None else str(most))
+    if len(outcome.stdout) > LARGEST_READ:  # it grew meanwhile, or what should read it does not
+        raise too_large(path)
     return check(outcome, path).stdout
 
 
@@ -83,6 +86,8 @@ def check(outcome: Outcome, path: str) -> Outcome:
     code, text = outcome.exit_code, outcome.stderr.decode("utf-8", "replace").strip()
     if code == 0:
         return outcome
+    if code == scripts.TOO_LARGE:
+        raise too_large(path)
     number = _ERRORS.get(code)
     if number is not None:
         reason = "not a regular file" if code == scripts.NOT_REGULAR else os.strerror(number)

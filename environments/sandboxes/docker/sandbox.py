@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import errno
 import itertools
 import posixpath
 import time
@@ -12,13 +11,22 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from environments.errors import SandboxBroken, SandboxError, SandboxReleased
 from environments.records import SandboxInfo
+from environments.sandboxes.arguments import check_data, check_mode, check_path
 from environments.sandboxes.base import Command, ExecRequest, ExecResult, FileInfo, Sandbox
 from environments.sandboxes.docker import files, tar
 from environments.sandboxes.docker.commands import Commands
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.ownership import kept_name
 from environments.sandboxes.docker.process import DockerProcess
-from environments.sandboxes.docker.scripts import COMMAND, PROBE, SPAWN, shell_command
+from environments.sandboxes.docker.scripts import (
+    COMMAND,
+    PROBE,
+    SPAWN,
+    longest_form,
+    plain_variables,
+    shell_command,
+    with_odd_variables,
+)
 from environments.sandboxes.egress.proxy import FilteringProxy
 
 _LONGEST_ARGUMENT = 100_000
@@ -76,31 +84,22 @@ class DockerSandbox(Sandbox):
 
     async def _run(self, request: ExecRequest) -> ExecResult:
         self._check_open()
-        words = [request.command] if isinstance(request.command, str) else request.command
-        if any("\0" in word for word in words):
-            return ExecResult(126, stderr=b"a command cannot contain a null byte\n")
         return await self._commands.run(
-            await self._argv(COMMAND, request.command, request.cwd, merge=request.merge_output),
-            environment=request.env,
+            await self._argv(COMMAND, request.command, request.cwd, request.env, merge=request.merge_output),
+            environment=plain_variables(request.env),
             stdin=request.stdin,
             timeout=request.timeout,
             user=request.user,
             limit=request.output_limit,
         )
 
-    async def spawn(
-        self,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        pty: bool = False,
+    async def _spawn(
+        self, command: Command, cwd: str | None, env: Mapping[str, str], pty: bool
     ) -> DockerProcess:
-        """Start a background process."""
         self._check_open()
-        argv = await self._argv(SPAWN, command, cwd, merge=True)
+        argv = await self._argv(SPAWN, command, cwd, env, merge=True)
         text = command if isinstance(command, str) else " ".join(command)
-        environment = {"TERM": "xterm", **(env or {})} if pty else env or {}
+        environment = plain_variables({"TERM": "xterm", **env} if pty else env)
         return await self._commands.spawn(argv, text, environment=environment, pty=pty)
 
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
@@ -111,7 +110,7 @@ class DockerSandbox(Sandbox):
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file, whole or not at all."""
         self._check_open()
-        await files.write(self._commands.program, self._resolve(path), data, mode)
+        await files.write(self._commands.program, self._resolve(path), check_data(data), check_mode(mode))
 
     async def stat(self, path: str) -> FileInfo:
         """Kind, size and mode of one path; a link is not followed."""
@@ -189,22 +188,18 @@ class DockerSandbox(Sandbox):
             raise SandboxReleased(f"sandbox {self.id} was released")
 
     def _resolve(self, path: str) -> str:
-        if "\0" in path:
-            raise OSError(errno.EINVAL, "embedded null byte", path)
-        return resolve(path, self.home, self.working_directory)
+        return resolve(check_path(path), self.home, self.working_directory)
 
-    async def _argv(self, program: str, command: Command, cwd: str | None, *, merge: bool) -> Sequence[str]:
-        directory = self._resolve(cwd or ".") if cwd else self.working_directory
+    async def _argv(
+        self, program: str, command: Command, cwd: str | None, env: Mapping[str, str], *, merge: bool
+    ) -> Sequence[str]:
+        directory = self._resolve(cwd) if cwd else self.working_directory
         streams = "merge" if merge else "apart"
-        if not isinstance(command, str):
-            if not command:
-                raise ValueError("a command needs at least one word")
-            return shell_command(program, streams, directory, "vector", *command)
-        if (
-            len(command) * 4 > _LONGEST_ARGUMENT
-            and len(command.encode("utf-8", "replace")) > _LONGEST_ARGUMENT
-        ):
+        if isinstance(command, str) and longest_form(command) > _LONGEST_ARGUMENT:
             file = posixpath.join(self.scratch, f"command-{next(self._numbers)}")
             await self.write_bytes(file, command.encode("utf-8", "surrogateescape"))
             command = f". {file}"
-        return shell_command(program, streams, directory, "shell", command)
+        command = with_odd_variables(command, env)
+        if isinstance(command, str):
+            return shell_command(program, streams, directory, "shell", command)
+        return shell_command(program, streams, directory, "vector", *command)

@@ -5,7 +5,10 @@ Each is passed to ``/bin/sh -c`` with its data as arguments, never as part of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 INIT = (
     "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; "
@@ -143,7 +146,7 @@ echo "$$" >&2
 """
 """Makes a working directory, as root. Arguments: the directory, its user or nothing."""
 
-NO_ENTRY, IS_DIRECTORY, NOT_DIRECTORY, NO_ACCESS, NOT_REGULAR, FAILED = 81, 82, 83, 84, 85, 86
+NO_ENTRY, IS_DIRECTORY, NOT_DIRECTORY, NO_ACCESS, NOT_REGULAR, FAILED, TOO_LARGE = range(81, 88)
 """Exit codes of the file programs."""
 
 _MISSING = f"""\
@@ -167,13 +170,14 @@ READ = (
 case $1 in */) exit {NOT_DIRECTORY};; esac
 [ -f "$1" ] || exit {NOT_REGULAR}
 [ -r "$1" ] || exit {NO_ACCESS}
+if [ "$4" ]; then s=$(stat -L -c %s "$1") && [ $((s - $2)) -gt "$4" ] && exit {TOO_LARGE}; fi
 if [ "$2" = 0 ] && [ -z "$3" ]; then exec cat "$1"; fi
 if [ -z "$3" ]; then exec tail -c "+$(($2 + 1))" "$1"; fi
 if [ "$2" = 0 ]; then exec head -c "$3" "$1"; fi
 tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$3"
 """
 )
-"""Arguments: path, offset, length or nothing."""
+"""Arguments: path, offset, length or nothing, most bytes that may come or nothing."""
 
 WRITE = (
     _MISSING
@@ -251,6 +255,8 @@ MAKE_DIRECTORY = (
 )
 """Arguments: directory."""
 
+_SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
+
 _DECODE = """\
 n=$#
 while [ "$n" -gt 0 ]; do x=$(printf '%b.' "$1"); shift; set -- "$@" "${x%.}"; n=$((n - 1)); done
@@ -269,10 +275,40 @@ def shell_command(program: str, *arguments: str) -> list[str]:
     return ["/bin/sh", "-c", _DECODE + program, "sh", *_encoded(arguments)]
 
 
+def plain_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
+    """Those that reach a command by the engine, which is told them in UTF-8, and by ``sh``."""
+    return {name: value for name, value in variables.items() if _passes(name, value)}
+
+
+def with_odd_variables(command: str | Sequence[str], variables: Mapping[str, str]) -> str | Sequence[str]:
+    """The same command with the others, which it gets from ``env``."""
+    odd = [f"{name}={value}" for name, value in variables.items() if not _passes(name, value)]
+    if not odd:
+        return command
+    return [
+        "env",
+        "--",
+        *odd,
+        *(["sh", "-c", _SHELL, "sh", command] if isinstance(command, str) else command),
+    ]
+
+
+def longest_form(text: str) -> int:
+    """Bytes of an argument as ``shell_command`` passes it."""
+    if text.isascii():
+        return len(text)
+    return len(text.encode()) if _is_plain(text) else 5 * len(text.encode("utf-8", "surrogateescape"))
+
+
 def with_counted_input(argv: Sequence[str], length: int) -> list[str]:
     """The same program for a connection whose input cannot be closed: it takes so many bytes and no more."""
     shell, option, program, *arguments = argv
     return [shell, option, f"head -c {length} | {{\n{program}\n}}", *arguments]
+
+
+def _passes(name: str, value: str) -> bool:
+    """Some shells, dash among them, hand on no variables with names such as ``FOO.BAR``."""
+    return _IDENTIFIER.match(name) is not None and _is_plain(value)
 
 
 def _is_plain(text: str) -> bool:

@@ -15,6 +15,14 @@ from typing import Any
 
 from environments.errors import NotSupported, SandboxBroken
 from environments.records import SandboxInfo
+from environments.sandboxes.arguments import (
+    LARGEST_READ,
+    check_data,
+    check_mode,
+    check_part,
+    check_path,
+    too_large,
+)
 from environments.sandboxes.base import (
     DEFAULT_OUTPUT_LIMIT,
     Command,
@@ -135,15 +143,9 @@ class LocalSandbox(Sandbox):
         finally:
             self._init.finish(job, more=more)
 
-    async def spawn(
-        self,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        pty: bool = False,
+    async def _spawn(
+        self, command: Command, cwd: str | None, env: Mapping[str, str], pty: bool
     ) -> LocalProcess:
-        """Start a background process; see ``Sandbox.spawn``."""
         request = await self._run_request(command, cwd, env, spawn=True, pty=pty)
         text = command if isinstance(command, str) else " ".join(command)
         return await until_there_are_processes(lambda: self._spawn_once(text, request, pty))
@@ -203,11 +205,14 @@ class LocalSandbox(Sandbox):
 
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """Read a regular file, whole or in part."""
+        check_path(path)
+        check_part(offset, length)
         message = await self._init.ask_briefly({"op": "open", "path": path, "follow": False})
         return (await self._content(message, path, offset, length))[0]
 
     async def load(self, path: str, limit: int) -> LoadedFile:
         """Up to ``limit`` bytes of a regular file; see ``Sandbox.load``."""
+        check_path(path)
         message = await self._init.ask_briefly({"op": "open", "path": path, "follow": True})
         data, size = await self._content(message, path, 0, limit + 1)
         where, mode = told(message, "path", str), told(message, "mode", int)
@@ -224,7 +229,8 @@ class LocalSandbox(Sandbox):
 
     async def stat(self, path: str) -> FileInfo:
         """Kind, size and mode of one path."""
-        return file_info((await self._init.ask_briefly({"op": "stat", "path": path})).header)
+        message = await self._init.ask_briefly({"op": "stat", "path": check_path(path)})
+        return file_info(message.header)
 
     async def list(self, path: str) -> list[FileInfo]:
         """Entries of a directory, sorted by name."""
@@ -290,6 +296,8 @@ class LocalSandbox(Sandbox):
                 raise OSError(errno.EINVAL, "not a regular file", path)
             size = max(0, status.st_size - offset) if status.st_size else _LARGEST_SPECIAL_FILE
             size = size if length is None else min(size, length)
+            if size > LARGEST_READ:
+                raise too_large(path)
             if status.st_size and size <= _READ_INLINE:
                 return wire.read_whole(descriptor, size, offset), status.st_size
             reading = asyncio.ensure_future(asyncio.to_thread(wire.read_whole, descriptor, size, offset))
@@ -301,9 +309,12 @@ class LocalSandbox(Sandbox):
                 os.close(descriptor)
 
     async def _write(self, path: str, data: bytes, mode: int | None) -> wire.Message:
+        check_path(path)
+        check_mode(mode)
+        data = check_data(data)
         if len(data) + len(path) <= LARGEST:
             request: dict[str, object] = {"op": "write", "path": path, "mode": mode, "attached": False}
-            return await self._init.ask_briefly(request, bytes(data))
+            return await self._init.ask_briefly(request, data)
         with shortage_is_ours():
             descriptor = wire.memory_file(data)
         try:
@@ -318,7 +329,7 @@ class LocalSandbox(Sandbox):
         descriptors: tuple[int, ...] = (),
         **details: object,
     ) -> wire.Message:
-        request = {"op": operation, "path": path, **details}
+        request = {"op": operation, "path": check_path(path), **details}
         return await self._init.ask(request, descriptors=descriptors)
 
     async def _close(self) -> None:

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from typing import Literal
 
+from environments.sandboxes.arguments import too_large
 from environments.sandboxes.base import FileInfo, file_error
 
 FAILED = 99
@@ -44,13 +45,14 @@ READ = (
 [ -d "$1" ] && fail EISDIR
 [ -f "$1" ] || fail EINVAL
 [ -r "$1" ] || fail EACCES
+if [ "$4" ]; then s=$(stat -L -c %s -- "$1") && [ $((s - $2)) -gt "$4" ] && fail EFBIG; fi
 if [ "$2" = 0 ] && [ -z "$3" ]; then exec cat -- "$1"; fi
 if [ -z "$3" ]; then exec tail -c "+$(($2 + 1))" -- "$1"; fi
 if [ "$2" = 0 ]; then exec head -c "$3" -- "$1"; fi
 tail -c "+$(($2 + 1))" -- "$1" | head -c "$3"
 """
 )
-"""Path, offset, length (empty: to the end)."""
+"""Path, offset, length (empty: to the end), most bytes that may come (empty: as the length says)."""
 
 WRITE = (
     _COMMON
@@ -141,6 +143,8 @@ def error_of(code: int, message: bytes, path: str) -> OSError:
     text = message.decode("utf-8", "replace").strip()
     if code == FAILED and text.rpartition("\n")[2].startswith("errno "):
         name = text.rpartition(" ")[2]
+        if name == "EFBIG":
+            return too_large(path)
         number = getattr(errno, name, errno.EIO)
         return file_error(number, _REASONS.get(name, os.strerror(number)), path)
     for part, number in _TEXTS.items():

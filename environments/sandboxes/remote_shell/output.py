@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from environments.sandboxes.arguments import LARGEST_READ
 from environments.sandboxes.local.inside.output import CappedOutput
 
 
@@ -18,16 +21,26 @@ class Output:
 
 
 class WholeOutput:
-    """A receiver that keeps all of stdout, and the beginning and end of stderr."""
+    """A receiver that keeps all of stdout, and the beginning and end of stderr.
 
-    def __init__(self) -> None:
+    What prints it is not trusted to stop in time, so there is a most: ``too_much`` is set where more came,
+    which is not kept.
+    """
+
+    def __init__(self, most: int = LARGEST_READ) -> None:
+        self.too_much = asyncio.Event()
         self._stdout: list[bytes] = []
         self._stderr = CappedOutput(65536)
+        self._left = most
 
     def receive(self, stream: int, data: bytes) -> None:
         """Take output of stream 1 or 2."""
         if stream == 2:
             self._stderr.add(data)
+            return
+        self._left -= len(data)
+        if self._left < 0:
+            self.too_much.set()
         else:
             self._stdout.append(bytes(data))
 

@@ -107,6 +107,7 @@ def for_script(script: str, arguments: Sequence[str], start: Start) -> bytes:
 
 def _program(last: str, start: Start) -> bytes:
     named = {MARK_VARIABLE: start.mark, **start.environment}
+    directory = quote(start.directory)
     lines = [
         "{",
         start.prelude,
@@ -114,7 +115,7 @@ def _program(last: str, start: Start) -> bytes:
         # Marked first: whoever revokes and then looks for the mark misses none that began meanwhile.
         f"[ -e {quote(start.revoked)}/{start.mark} ] && exit 137" if start.revoked else "",
         *(f"export {name}={quote(value)}" for name, value in named.items() if _IDENTIFIER.match(name)),
-        f"cd {quote(start.directory)} || exit 127",
+        f"cd {directory} || {{ [ -e {directory} ] && exit 126; exit 127; }}",
         "exec 2>&1" if start.merge else "",
         "" if start.stdin else "exec </dev/null",
         last,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import posixpath
 import secrets
 import time
@@ -13,6 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
 from environments.records import SandboxInfo
+from environments.sandboxes.arguments import (
+    check_data,
+    check_mode,
+    check_part,
+    check_path,
+    most_of,
+    too_large,
+)
 from environments.sandboxes.base import (
     Command,
     ExecRequest,
@@ -76,10 +83,7 @@ class RemoteSandbox(Sandbox):
             )
         start = self._start(request.cwd, request.env)
         start = replace(start, merge=request.merge_output, stdin=request.stdin is not None)
-        try:
-            source = await self._program(request.command, start)
-        except ValueError as error:  # a NUL, or no program at all: as any other command that cannot start
-            return _not_started(str(error))
+        source = await self._program(request.command, start)
         output = Output(request.output_limit)
         started = time.monotonic()
         channel = await self._open(source, output.receive, start.mark)
@@ -97,15 +101,9 @@ class RemoteSandbox(Sandbox):
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
 
-    async def spawn(
-        self,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        pty: bool = False,
+    async def _spawn(
+        self, command: Command, cwd: str | None, env: Mapping[str, str], pty: bool
     ) -> RemoteProcess:
-        """Start a background process; see ``Sandbox.spawn``."""
         start = replace(self._start(cwd, env), merge=not pty, stdin=True)
         source = await self._program(command, start)
         text = command if isinstance(command, str) else " ".join(command)
@@ -152,12 +150,14 @@ class RemoteSandbox(Sandbox):
 
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """Read a regular file, whole or in part."""
-        wanted = "" if length is None else str(length)
-        return await self._file(files.READ, path, str(offset), wanted)
+        check_part(offset, length)
+        wanted, most = ("" if number is None else str(number) for number in (length, most_of(length)))
+        return await self._file(files.READ, path, str(offset), wanted, most)
 
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file, making its parent directories; replaced whole or not at all."""
-        permissions = "" if mode is None else f"{mode:o}"
+        data = check_data(data)
+        permissions = "" if check_mode(mode) is None else f"{mode:o}"
         name = secrets.token_hex(8)
         await self._file(files.WRITE, path, str(len(data)), permissions, name, stdin=data)
 
@@ -202,7 +202,7 @@ class RemoteSandbox(Sandbox):
         async with self._script(script, [path, *arguments], attention, stdin=stdin is not None) as channel:
             feeding = asyncio.ensure_future(_feed(channel, stdin, attention.sent))
             try:
-                ended = await attention.until(channel, channel.wait())
+                ended = await attention.until(channel, _wait_within_bounds(channel, output, path))
             finally:
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
@@ -278,9 +278,7 @@ class RemoteSandbox(Sandbox):
 
     def _resolve(self, path: str) -> str:
         """An absolute path of a file operation."""
-        if "\0" in path:
-            raise OSError(errno.EINVAL, "embedded null byte", path)
-        return absolute(path, self.home, self.working_directory)
+        return absolute(check_path(path), self.home, self.working_directory)
 
     async def _check_end(self, ended: Exit, message: bytes) -> None:
         """Raise where a program failed since there is no sandbox any more."""
@@ -333,6 +331,21 @@ async def _wait(channel: Channel, timeout: float | None) -> Exit | None:
         return None
 
 
+async def _wait_within_bounds(channel: Channel, output: WholeOutput, path: str) -> Exit:
+    """How it ended. ``OSError`` where it printed more than anybody can hold."""
+    ending = asyncio.ensure_future(channel.wait())
+    overflow = asyncio.ensure_future(output.too_much.wait())
+    try:
+        await asyncio.wait({ending, overflow}, return_when=asyncio.FIRST_COMPLETED)
+        if output.too_much.is_set():
+            raise too_large(path)
+        return ending.result()
+    finally:
+        ending.cancel()
+        overflow.cancel()
+        await asyncio.gather(ending, overflow, return_exceptions=True)
+
+
 async def _feed(channel: Channel, data: bytes | None, sent: Callable[[int], None] | None = None) -> None:
     """Write all of its input; a program that reads no more has what it wanted."""
     if data is None:
@@ -344,11 +357,6 @@ async def _feed(channel: Channel, data: bytes | None, sent: Callable[[int], None
             if sent is not None:
                 sent(len(part))
         channel.close_stdin()
-
-
-def _not_started(reason: str) -> ExecResult:
-    message = f"cannot run the command: {reason}\n".encode()
-    return ExecResult(126, stderr=message, stderr_bytes=len(message))
 
 
 def _result(ended: Exit, output: Output, started: float, *, timed_out: bool = False) -> ExecResult:

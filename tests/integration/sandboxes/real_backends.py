@@ -35,6 +35,7 @@ from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 
 MODULES = (
     *(
+        "test_arguments",
         "test_attacks",
         "test_commands",
         "test_conformance",
