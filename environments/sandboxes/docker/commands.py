@@ -32,6 +32,12 @@ _KILL_TRIES = 3
 _GONE_PAUSES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0, 2.0, 3.0)
 """Seconds. What is not gone after them is taken for the agent's doing, so a busy host gets its time."""
 _KILLED = 128 + signal.SIGKILL
+_START_TRIES = 2
+_START_PATIENCE = 120.0
+_CANCEL_PATIENCE = 10.0
+"""Seconds that a cancelled command may take to be dead before its end is left to a task."""
+_NAP = 10.0
+_MOST_STOPS = 3
 
 
 class _Output:
@@ -106,7 +112,7 @@ class Commands:
         began = time.monotonic()
         try:
             request = Request(self._fit(argv, stdin), environment or {}, user, stdin is not None)
-            code, timed_out = await self._attend(request, output, _feeder(stdin), timeout)
+            code, timed_out = await self._attend(request, output, _feeder(stdin), timeout=timeout)
         except NotStarted as error:
             code, timed_out = error.exit_code or 126, False
             output.err.add(str(error).encode() + b"\n")
@@ -137,7 +143,7 @@ class Commands:
         """Run a program of ours whose input and output the caller handles; its exit code."""
         request = Request(argv, stdin=feed is not None)
         try:
-            code, _ = await self._attend(request, output, feed, None)
+            code, _ = await self._attend(request, output, feed, ours=True)
         except NotStarted as error:
             output.err.add(str(error).encode())
             return error.exit_code or 126
@@ -206,14 +212,20 @@ class Commands:
         request: Request,
         output: Any,
         feed: Callable[[Execution], Awaitable[None]] | None,
-        timeout: float | None,
+        *,
+        timeout: float | None = None,
+        ours: bool = False,
     ) -> tuple[int, bool]:
-        """Exit code of a command and whether it ran out of time. It is dead when this is left."""
+        """Exit code of a command and whether it ran out of time. It is dead when this is left.
+
+        ``ours``: a program that is to end by itself, and is told to go on where the agent stops it.
+        """
         job = self._enter()
         try:
             execution = await self._start(replace(request, mark=job.mark), job.mark)
             try:
-                return await self._follow(execution, job, output, feed, timeout)
+                awaking = self._keep_awake(execution) if ours else None
+                return await self._follow(execution, job, output, feed, timeout, awaking)
             except BaseException:  # cancelled, or the caller's stream failed: nothing of it stays alive
                 if not self._container.released:  # else nothing can
                     await self._in_any_case(self._kill(execution, job.mark, alone=job.alone))
@@ -233,12 +245,14 @@ class Commands:
         output: Any,
         feed: Callable[[Execution], Awaitable[None]] | None,
         timeout: float | None,
+        awaking: Coroutine[Any, Any, None] | None,
     ) -> tuple[int, bool]:
         reading = asyncio.ensure_future(output.read(execution))
         feeding = asyncio.ensure_future(feed(execution)) if feed is not None else None
+        watching = asyncio.ensure_future(awaking) if awaking is not None else None
         timed_out = False
         try:
-            await _first_failure({reading}, feeding, timeout)
+            await _first_failure(reading, [task for task in (feeding, watching) if task is not None], timeout)
             if not reading.done():
                 timed_out = True
                 await self._kill(execution, job.mark, alone=job.alone)
@@ -246,7 +260,7 @@ class Commands:
             else:
                 reading.result()
         finally:
-            tasks = [task for task in (reading, feeding) if task is not None]
+            tasks = [task for task in (reading, feeding, watching) if task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -267,23 +281,45 @@ class Commands:
             await self._container.check_running(during_command=True)
         return _KILLED if code is None or code < 0 else code
 
+    async def _keep_awake(self, execution: Execution) -> None:
+        """Raise ``SandboxBroken`` where a program of ours is found stopped again and again."""
+        stops = 0
+        while stops < _MOST_STOPS:
+            await asyncio.sleep(_NAP)
+            stops = stops + 1 if await self._guard.wake(execution.process) else 0
+        await self._container.check_running(during_command=True)
+        raise SandboxBroken("what serves the sandbox is stopped again and again")
+
     async def _start(self, request: Request, mark: str) -> Execution:
         """Start a command; when cancelled on the way, whatever did start is killed."""
         request = replace(request, user=request.user or self._user)
+        for attempt in range(_START_TRIES):
+            try:
+                return await self._start_once(request, mark)
+            except NotStarted as error:
+                await self._container.check_running(during_command=bool(self._running_processes()))
+                if "/bin/sh" in str(error) and ("no such file" in str(error) or "not found" in str(error)):
+                    raise SandboxBroken("the sandbox has no /bin/sh any more") from error
+                if attempt + 1 == _START_TRIES:  # before, it may have been killed with whatever stopped it
+                    raise
+            except EngineError as error:
+                busy = bool(self._running_processes())
+                raise await self._container.why_dead(during_command=busy, cause=error) from error
+        raise AssertionError("unreachable")
+
+    async def _start_once(self, request: Request, mark: str) -> Execution:
         starting = asyncio.ensure_future(start(self._engine, self._container.id, request))
         try:
-            return await asyncio.shield(starting)
+            await asyncio.wait({starting}, timeout=_START_PATIENCE)
         except asyncio.CancelledError:
             await self._in_any_case(self._abandon(starting, mark))
             raise
-        except NotStarted as error:
-            await self._container.check_running(during_command=bool(self._running_processes()))
-            if "/bin/sh" in str(error) and ("no such file" in str(error) or "not found" in str(error)):
-                raise SandboxBroken("the sandbox has no /bin/sh any more") from error
-            raise
-        except EngineError as error:
-            busy = bool(self._running_processes())
-            raise await self._container.why_dead(during_command=busy, cause=error) from error
+        if not starting.done():
+            self._keep(_quietly(self._abandon(starting, mark)))
+            if self._running_processes():
+                raise SandboxBroken("the sandbox starts nothing any more; the agent holds it up")
+            raise SandboxError(f"the engine started no command within {_START_PATIENCE:.0f} s")
+        return starting.result()
 
     async def _abandon(self, starting: asyncio.Future[Execution], mark: str) -> None:
         try:
@@ -296,7 +332,7 @@ class Commands:
     async def _in_any_case(self, work: Any) -> None:
         """Do something although this task is being cancelled; a second cancellation leaves it to a task."""
         # Not awaited itself: ``close`` may cancel it, which is no cancellation of whoever waits here.
-        await asyncio.wait({self._keep(_quietly(work))})
+        await asyncio.wait({self._keep(_quietly(work))}, timeout=_CANCEL_PATIENCE)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -339,21 +375,19 @@ def _feeder(stdin: bytes | None) -> Callable[[Execution], Awaitable[None]] | Non
 
 
 async def _first_failure(
-    reading: set[asyncio.Future[Any]], feeding: asyncio.Future[Any] | None, timeout: float | None
+    reading: asyncio.Future[Any], beside: Sequence[asyncio.Future[Any]], timeout: float | None
 ) -> None:
-    """Wait for the end of the output, or for a failure of the input, at most ``timeout`` seconds."""
+    """Wait for the end of the output, or a failure of what runs beside it, at most ``timeout`` seconds."""
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
-    waiting = reading | ({feeding} if feeding is not None else set())
-    while not reading <= {task for task in reading if task.done()}:
+    waiting = {reading, *beside}
+    while reading in waiting:
         left = None if deadline is None else max(0.0, deadline - loop.time())
-        done, _ = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             return
-        if feeding in done:
-            assert feeding is not None
-            feeding.result()
-            waiting = set(reading)
+        for task in done - {reading}:
+            task.result()
 
 
 async def _quietly(work: Awaitable[Any]) -> None:

@@ -62,11 +62,15 @@ class Guard:
         """Kill a command begun ``age`` seconds ago with all that it started. False if impossible."""
         marks = [mark.rstrip(".") for mark in (command, *others)]
         words = [str(process), str(int(age * 100)), marks[0], str(int(alone)), *marks[1:]]
-        return await self._order("tree", words)
+        return await self._order("tree", words) is not None
 
     async def kill_everything(self) -> bool:
         """Kill all but process 1. False if impossible."""
-        return await self._order("all", [])
+        return await self._order("all", []) is not None
+
+    async def wake(self, process: int) -> bool:
+        """Let a program of ours go on. Whether it, or what it started, was stopped or cannot be helped."""
+        return await self._order("wake", [str(process)]) != 0
 
     async def close(self) -> None:
         """Let go of the program."""
@@ -78,33 +82,34 @@ class Guard:
             await asyncio.gather(self._reading, return_exceptions=True)
             self._reading = None
 
-    async def _order(self, name: str, words: list[str]) -> bool:
+    async def _order(self, name: str, words: list[str]) -> int | None:
+        """The program's answer, or None where it cannot give one."""
         async with self._turn:
             for attempt in range(_TRIES):
                 try:
                     if self._execution is None:
                         await self.start()
-                    if await self._ask(name, words):
-                        return True
+                    if (answer := await self._ask(name, words)) is not None:
+                        return answer
                 except (TimeoutError, ConnectionError):
                     pass
                 except NotStarted:  # it cannot run where the agent holds all processes: make room
                     if attempt + 1 == _TRIES or not await self._make_room():
                         await self.close()
-                        return False
+                        return None
                 await self.close()
-            return False
+            return None
 
-    async def _ask(self, name: str, words: list[str]) -> bool:
+    async def _ask(self, name: str, words: list[str]) -> int | None:
         assert self._execution is not None and self._lines is not None
         self._number += 1
         await self._execution.send(" ".join([name, str(self._number), *words, "\n"]).encode())
-        expected = f"done {self._number}\n".encode()
+        expected = b"done %d " % self._number
         async with asyncio.timeout(_ANSWER_TIMEOUT):
             while line := await self._lines.readline():
-                if line == expected:
-                    return True
-        return False
+                if line in (expected + b"0\n", expected + b"1\n"):
+                    return line[-2] - ord("0")
+        return None
 
     async def _make_room(self) -> bool:
         from environments.sandboxes.docker.engine import EngineError

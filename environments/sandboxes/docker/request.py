@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from environments.sandboxes.base import SandboxSpec
+from environments.sandboxes.docker.first_process import init_command
 from environments.sandboxes.docker.images import Image
 from environments.sandboxes.docker.ownership import DIRECTORY, labels_for
-from environments.sandboxes.docker.scripts import init_command
 from environments.sandboxes.egress import egress
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def container_body(
         "Image": image.id,
         "Entrypoint": init_command(max(1, int(spec.lifetime))),
         "Cmd": [],
+        "OpenStdin": True,  # process 1 may wait on it
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {
             **spec.labels,

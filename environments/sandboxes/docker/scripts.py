@@ -10,17 +10,6 @@ from collections.abc import Mapping, Sequence
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-INIT = (
-    "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; "
-    """trap '[ "$finished" ] || exec /bin/sh -c "eval \\"\\$0\\"" "$0" "$1"' EXIT; """
-    'while :; do sleep "$1" & wait $! && break; done; finished=1; exit 0'
-)
-"""Process 1: collects orphans, ignores signals, and ends by itself after ``$1`` seconds.
-
-Where it cannot fork (the agent used up all processes), ``sh`` would exit; the trap starts it anew in
-place. A killed ``sleep`` only begins the time again. Run by ``init_command``.
-"""
-
 _BEGIN = """\
 echo "$$" >&2
 exec 9>&2
@@ -113,6 +102,19 @@ tree() {
   passes=0
   until dead || [ $passes -gt 5000 ]; do passes=$((passes + 1)); done
 }
+# wake ROOT: let a program of ours and what it started go on; woken tells whether anything was stopped
+wake() {
+  members=" $1 " woken=0
+  for pass in 1 2 3; do
+    for directory in /proc/[0-9]*; do
+      pid=${directory#/proc/}
+      fields "$directory" || continue
+      case "$members" in *" $pid "*|*" $parent "*) ;; *) continue;; esac
+      members="$members$pid "
+      case $state in T|t) kill -CONT "$pid"; woken=1;; esac
+    done
+  done
+}
 dead() {
   for pid in $members; do
     [ -d "/proc/$pid" ] && fields "/proc/$pid" || continue
@@ -123,11 +125,13 @@ exec 2>/dev/null
 mkdir -p -m 777 "$1" && chmod 1777 "$1"
 echo ready
 while read -r order number arguments; do
+  woken=0
   case $order in
   all) kill -KILL -1;;
   tree) tree $arguments;;
+  wake) wake $arguments;;
   esac
-  echo "done $number"
+  echo "done $number $woken"
 done
 """
 """Kills process trees. Uses only what the shell has built in: it works where nothing can be started.
@@ -261,11 +265,6 @@ _DECODE = """\
 n=$#
 while [ "$n" -gt 0 ]; do x=$(printf '%b.' "$1"); shift; set -- "$@" "${x%.}"; n=$((n - 1)); done
 """
-
-
-def init_command(seconds: int) -> list[str]:
-    """Argument vector of process 1 of a container that may live so long."""
-    return ["/bin/sh", "-c", 'eval "$0"', INIT, str(seconds)]
 
 
 def shell_command(program: str, *arguments: str) -> list[str]:

@@ -143,7 +143,7 @@ def test_a_kill_that_the_agent_only_feigns_is_noticed(world: EngineWorld) -> Non
         "#!/usr/bin/python3\nimport subprocess, sys\n"
         "if 'GUARD' not in ' '.join(sys.argv): sys.exit(subprocess.call(['/bin/dash', *sys.argv[1:]]))\n"
         "print('ready', flush=True)\n"
-        "for line in sys.stdin: print('done', line.split()[1], flush=True)\n"
+        "for line in sys.stdin: print('done', line.split()[1], 0, flush=True)\n"
     )
 
     async def body(sandbox: DockerSandbox, _: DockerBackend) -> None:

@@ -1,0 +1,127 @@
+"""An agent that stops what serves its container: engines start commands by processes inside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from docker_engines import BUSYBOX, IMAGE, EngineWorld, use_engine
+
+from environments.sandboxes.base import SandboxSpec
+from environments.sandboxes.docker.backend import DockerBackend
+from environments.sandboxes.docker.engine import EngineError
+from environments.sandboxes.docker.sandbox import DockerSandbox
+
+pytestmark = pytest.mark.integration
+
+STOP_ALL = "while :; do kill -STOP -1; done"
+STOP_ALL_BUT_SLEEP = """\
+while :; do
+  for place in /proc/[0-9]*; do
+    read -r name < $place/comm; [ $name = sleep ] || [ $place = /proc/$$ ] || kill -STOP ${place#/proc/}
+  done
+done"""
+
+
+@pytest.fixture(params=["docker", "podman"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    return use_engine(request.param, monkeypatch)
+
+
+Body = Callable[[DockerSandbox], Awaitable[None]]
+
+
+def run(world: EngineWorld, body: Body) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(110), world.docker() as sandbox:
+            await body(sandbox)
+
+    asyncio.run(main())
+
+
+async def has_image(backend: DockerBackend, name: str) -> bool:
+    try:
+        await backend._engine.call("GET", f"/images/{name}/json")
+    except EngineError:
+        return False
+    return True
+
+
+def bash_image() -> str:
+    """The usual image with bash as its ``sh``."""
+    name = "sandbox/bash"
+
+    async def main() -> None:
+        backend = EngineWorld().make()
+        try:
+            if await has_image(backend, name):
+                return
+            made = await backend.create(SandboxSpec())
+            await made.exec("ln -sf bash /bin/sh", user="0")
+            query = {"container": made._container.id, "repo": name, "tag": "latest"}
+            await backend._engine.call("POST", "/commit", query=query, body={})
+        finally:
+            await backend.close()
+
+    asyncio.run(main())
+    return name
+
+
+async def write_at_last(sandbox: DockerSandbox, path: str, data: bytes) -> None:
+    """Write a file where the program that does so may be killed along with all others."""
+    for _ in range(5):
+        with contextlib.suppress(OSError):
+            return await sandbox.write_bytes(path, data)
+    raise AssertionError("no file can be written")
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
+@pytest.mark.parametrize("attack", [STOP_ALL, STOP_ALL_BUT_SLEEP], ids=["all", "spared-sleep"])
+def test_all_goes_on_where_an_agent_stops_it(engine: str, shell: str, attack: str) -> None:
+    image = {"dash": IMAGE, "busybox": BUSYBOX}.get(shell) or bash_image()
+
+    async def body(sandbox: DockerSandbox) -> None:
+        begun = time.monotonic()
+        await sandbox.spawn(attack)
+        late = await sandbox.exec("echo started; sleep 50", timeout=5)
+        assert late.timed_out or late.killed_by
+        await sandbox.spawn(attack)
+        await asyncio.sleep(0.5)
+        await write_at_last(sandbox, "file", b"content")
+        assert await sandbox.read_bytes("file") == b"content"
+        assert time.monotonic() - begun < 60
+        await sandbox.kill_all()
+        assert (await sandbox.exec("echo on", timeout=10)).text == "on\n"
+
+    run(EngineWorld(image), body)
+
+
+def test_a_cancelled_command_is_left_soon(engine: str) -> None:
+    async def body(sandbox: DockerSandbox) -> None:
+        await sandbox.spawn(STOP_ALL_BUT_SLEEP)
+        await asyncio.sleep(0.5)
+        waiting = asyncio.ensure_future(sandbox.exec("sleep 100"))
+        await asyncio.sleep(0.5)
+        begun = time.monotonic()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert time.monotonic() - begun < 20
+        await sandbox.close()
+        assert time.monotonic() - begun < 40
+
+    run(EngineWorld(), body)
+
+
+def test_programs_that_are_stopped_alone_go_on(engine: str) -> None:
+    async def body(sandbox: DockerSandbox) -> None:
+        content = b"0123456789" * 5_000_000
+        writing = asyncio.ensure_future(sandbox.write_bytes("large", content))
+        await asyncio.sleep(0.05)
+        await sandbox.exec("pkill -STOP cat || kill -STOP $(grep -lx cat /proc/[0-9]*/comm | cut -d/ -f3)")
+        await writing
+        assert (await sandbox.stat("large")).size == len(content)
+
+    run(EngineWorld(), body)
