@@ -98,8 +98,9 @@ class DockerBackend(Backend):
             image=config.get("Image"), working_directory=config["Labels"].get(ownership.DIRECTORY) or None
         )
         guard = Guard(self._engine, container.id, DEFAULT_PROCESSES, SCRATCH)
-        commands = Commands(self._engine, container, guard)
-        image = Image(described["Image"], None, config.get("User") or "", config.get("WorkingDir") or "")
+        user = config["Labels"].get(ownership.USER, config.get("User") or "")
+        commands = Commands(self._engine, container, guard, user)
+        image = Image(described["Image"], None, user, config.get("WorkingDir") or "")
         try:
             home, directory = await self._look_around(container, commands, guard, spec, image)
         except BaseException:  # cancelled, too: what was begun is ended
@@ -163,7 +164,7 @@ class DockerBackend(Backend):
         self, container: Container, spec: SandboxSpec, image: Image, limits: Limits, name: str
     ) -> DockerSandbox:
         guard = Guard(self._engine, container.id, limits.processes, SCRATCH)
-        commands = Commands(self._engine, container, guard)
+        commands = Commands(self._engine, container, guard, image.user)
         proxy = None
         try:
             proxy = await open_way_out(container, spec.network)

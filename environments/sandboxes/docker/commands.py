@@ -81,18 +81,19 @@ class _Foreground:
 class Commands:
     """Runs commands in one container. Every command carries a mark and can be killed as a tree."""
 
-    def __init__(self, engine: Engine, container: Container, guard: Guard) -> None:
+    def __init__(self, engine: Engine, container: Container, guard: Guard, user: str) -> None:
+        """``user``: as whom commands run that name none; empty for root."""
         self._engine = engine
         self._container = container
         self._guard = guard
         self._foreground: list[_Foreground] = []
         self._processes: list[DockerProcess] = []
         self._started = 0
-        self._user: str | None = None
+        self._user = user
         self._tasks: set[asyncio.Task[None]] = set()
 
     def as_user(self, user: str) -> Commands:
-        """The same, for commands of another user than the container's."""
+        """The same, for commands of another user."""
         other = copy.copy(self)
         other._user = user
         return other

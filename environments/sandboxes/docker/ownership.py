@@ -19,6 +19,8 @@ SANDBOX = "hermes.sandbox"
 OWNER = "hermes.owner"
 DEADLINE = "hermes.deadline"
 DIRECTORY = "hermes.directory"
+USER = "hermes.user"
+"""The image's own user, as whom commands run."""
 
 NAME = "hermes-"
 """What containers' names begin with."""

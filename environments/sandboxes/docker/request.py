@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from environments.sandboxes.base import SandboxSpec
 from environments.sandboxes.docker.first_process import init_command
 from environments.sandboxes.docker.images import Image
-from environments.sandboxes.docker.ownership import DIRECTORY, labels_for
+from environments.sandboxes.docker.ownership import DIRECTORY, USER, labels_for
 from environments.sandboxes.egress import egress
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def limits_of(spec: SandboxSpec, config: HermesAgentEnvConfig, host: dict[str, A
 def container_body(
     spec: SandboxSpec, image: Image, limits: Limits, run_id: str, sandbox_id: str, *, with_storage: bool
 ) -> dict[str, Any]:
-    """Body of ``POST /containers/create``. The image keeps its user, directory and environment."""
+    """Body of ``POST /containers/create``. The image keeps its directory and environment."""
     environment = {**egress.variables(spec.network), **spec.environment}
     host: dict[str, Any] = {
         "NetworkMode": "default" if spec.network.mode == "public" else "none",
@@ -89,12 +89,14 @@ def container_body(
         "Image": image.id,
         "Entrypoint": init_command(max(1, int(spec.lifetime))),
         "Cmd": [],
+        "User": "0",  # process 1 has power over the agent's processes; commands run as the image's user
         "OpenStdin": True,  # process 1 may wait on it
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {
             **spec.labels,
             **labels_for(run_id, sandbox_id, spec.lifetime),
             DIRECTORY: spec.working_directory or "",
+            USER: image.user,
         },
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host,

@@ -50,9 +50,8 @@ async def has_image(backend: DockerBackend, name: str) -> bool:
     return True
 
 
-def bash_image() -> str:
-    """The usual image with bash as its ``sh``."""
-    name = "sandbox/bash"
+def changed_image(name: str, command: str, user: str = "") -> str:
+    """The usual image after a command of root's, with another default user."""
 
     async def main() -> None:
         backend = EngineWorld().make()
@@ -60,8 +59,9 @@ def bash_image() -> str:
             if await has_image(backend, name):
                 return
             made = await backend.create(SandboxSpec())
-            await made.exec("ln -sf bash /bin/sh", user="0")
+            await made.exec(command, user="0")
             query = {"container": made._container.id, "repo": name, "tag": "latest"}
+            query["changes"] = f"USER {user or '0'}"
             await backend._engine.call("POST", "/commit", query=query, body={})
         finally:
             await backend.close()
@@ -81,7 +81,9 @@ async def write_at_last(sandbox: DockerSandbox, path: str, data: bytes) -> None:
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
 @pytest.mark.parametrize("attack", [STOP_ALL, STOP_ALL_BUT_SLEEP], ids=["all", "spared-sleep"])
 def test_all_goes_on_where_an_agent_stops_it(engine: str, shell: str, attack: str) -> None:
-    image = {"dash": IMAGE, "busybox": BUSYBOX}.get(shell) or bash_image()
+    image = {"dash": IMAGE, "busybox": BUSYBOX}.get(shell) or changed_image(
+        "sandbox/bash", "ln -sf bash /bin/sh"
+    )
 
     async def body(sandbox: DockerSandbox) -> None:
         begun = time.monotonic()
@@ -95,6 +97,22 @@ def test_all_goes_on_where_an_agent_stops_it(engine: str, shell: str, attack: st
         assert time.monotonic() - begun < 60
         await sandbox.kill_all()
         assert (await sandbox.exec("echo on", timeout=10)).text == "on\n"
+
+    run(EngineWorld(image), body)
+
+
+def test_an_agent_that_may_become_root(engine: str) -> None:
+    command = "cp /bin/sh /bin/rootly && chmod 4755 /bin/rootly"
+    image = changed_image("sandbox/rootly", command, user="1000")
+
+    async def body(sandbox: DockerSandbox) -> None:
+        assert (await sandbox.exec("id -u; rootly -pc 'kill -0 1 && id -u'")).text == "1000\n0\n"
+        assert (await sandbox.exec("kill -0 1")).exit_code != 0
+        await sandbox.spawn(["rootly", "-pc", STOP_ALL_BUT_SLEEP])
+        await asyncio.sleep(0.5)
+        await write_at_last(sandbox, "/tmp/file", b"content")
+        await sandbox.kill_all()
+        assert (await sandbox.exec("id -u", timeout=10)).text == "1000\n"
 
     run(EngineWorld(image), body)
 
