@@ -227,7 +227,7 @@ def be_the_code(job: str, requests: int, replies: int) -> None:
         exec(compile(code, "script.py", "exec"), main.__dict__)
     except SystemExit:
         raise
-    except BaseException as error:
+    except BaseException as error:  # the script's own: told as Python would tell it
         import traceback
 
         trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
@@ -322,7 +322,7 @@ def retry(function: "Callable[[], Any]", max_attempts: int = 3, delay: float = 2
     for attempt in range(max_attempts):
         try:
             return function()
-        except Exception:
+        except Exception:  # whatever the function may raise: that is what this is for
             if attempt + 1 >= max_attempts:
                 raise
             time.sleep(delay * 2**attempt)

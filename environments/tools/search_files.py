@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-import re
 from dataclasses import dataclass
 
 from environments.sandboxes.base import ExecResult
@@ -19,16 +18,23 @@ from environments.tools.base import JSON, Tool, ToolInputError, ToolState
 from environments.tools.paths import describe, find, is_directory, not_found, resolve
 from environments.tools.search_globs import glob_to_extended, hidden_is_meant
 from environments.tools.search_patterns import to_extended, to_octal
+from environments.tools.search_results import (
+    LINE_LIMIT,
+    counts_of,
+    files_of_page,
+    lines_of_files,
+    matches_of_file,
+    page_of,
+    real_name,
+)
 from environments.tools.search_tree import IgnoreTree
-from environments.tools.text import decode, shorten_line
+from environments.tools.text import decode
 
 TIME_LIMIT = 60
 """Seconds of one search; a tree that takes longer has to be narrowed down anyway."""
 
 LARGEST_LIMIT = 1_000
 LARGEST_CONTEXT = 20
-LINE_LIMIT = 500
-"""Characters shown of a matching line."""
 
 _LISTING_LIMIT = 32_000_000
 _LONGEST_ARGUMENT = 100_000
@@ -46,8 +52,6 @@ DESCRIPTION = (
     "and directories, .git among them, and binary files are left out, unless path is one or the glob "
     "begins with a dot. What .gitignore and .ignore name is left out, unless path or the glob names it."
 )
-
-_NUMBERED = re.compile(r"(\d+)([:-])(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ async def search_files(
     counted = await _over_files(state, place, file_glob, scripts.COUNT, arguments)
     if not counted.strip():
         await _check_pattern(state, place, pattern, arguments)
-    counts = _counts(counted)
+    counts = counts_of(counted)
     if output_mode == "content":
         return await _matches(state, place, counts, arguments, (limit, offset, context))
     page = list(counts.items())[offset : offset + limit]
@@ -145,7 +149,7 @@ async def _search_names(state: ToolState, place: _Place, glob: str, limit: int, 
     listed = await _names_in_one_pass(state, place, glob)
     if listed is None:
         listed = await _over_files(state, place, glob, scripts.SHOW_NAMES, [])
-    names = [decode(line) for line in sorted(map(_real, listed.split(b"\n"))) if line]
+    names = [decode(line) for line in sorted(map(real_name, listed.split(b"\n"))) if line]
     page = names[offset : offset + limit]
     return {
         "total_count": len(names),
@@ -190,11 +194,6 @@ async def _over_files(
 
 def _kept(rules: bytes, where: bytes, glob: str | None, names: bytes) -> list[bytes]:
     return IgnoreTree(rules, where, glob).kept(names.split(b"\n"))
-
-
-def _real(name: bytes) -> bytes:
-    """A name as it is, line breaks and all."""
-    return name.replace(b"\x01", b"\n")
 
 
 def _check(name: str, value: int, least: int, most: int | None) -> None:
@@ -273,96 +272,30 @@ def _refuse_excerpt(result: ExecResult) -> None:
         raise ToolInputError("far too many files match; narrow path, file_glob or pattern")
 
 
-def _counts(counted: bytes) -> dict[str, int]:
-    """Matching lines by file, in the order of paths (of their bytes)."""
-    found = []
-    for line in counted.split(b"\n"):
-        name, _, count = line.rpartition(b":")
-        if name and count.isdigit() and count != b"0":
-            found.append((_real(name), int(count)))
-    return {decode(name): count for name, count in sorted(found)}
-
-
 async def _matches(
     state: ToolState, place: _Place, counts: dict[str, int], arguments: list[str], page: tuple[int, int, int]
 ) -> JSON:
     limit, offset, context = page
     total = sum(counts.values())
-    files, skipped = _files_of_page(counts, limit, offset)
+    files, skipped = files_of_page(counts, limit, offset)
     matches: list[JSON] = []
     if files:
         width = str(4 * LINE_LIMIT + 20 + max(len(name.encode()) for name in files))
         more = [str(context), width, str(skipped + limit)]
         shown = await _run(state, place, scripts.SHOW, [*arguments, *more, *files])
-        for name, lines in _lines_of_files(shown).items():
-            matches += _matches_of_file(place.shown(decode(name)), lines, context)
+        for name, lines in lines_of_files(shown).items():
+            matches += matches_of_file(place.shown(decode(name)), lines, context)
         matches = matches[skipped : skipped + limit]
-    return _page(total, matches, offset)
+    return page_of(total, matches, offset)
 
 
 def _page_of_all(place: _Place, found: ExecResult, limit: int, offset: int, context: int) -> JSON:
     """A page of the matches of one pass."""
     matches: list[JSON] = []
-    lines = _lines_of_files(found)
+    lines = lines_of_files(found)
     for name in sorted(lines):
-        matches += _matches_of_file(place.shown(decode(name)), lines[name], context)
-    return _page(len(matches), matches[offset : offset + limit], offset)
-
-
-def _page(total: int, matches: list[JSON], offset: int) -> JSON:
-    result: JSON = {"total_count": total, "matches": matches, "truncated": offset + len(matches) < total}
-    if result["truncated"]:
-        result["hint"] = f"go on with offset={offset + len(matches)}"
-    return result
-
-
-def _files_of_page(counts: dict[str, int], limit: int, offset: int) -> tuple[list[str], int]:
-    """The files that hold the page's matches, and how many matches in them come before the page."""
-    files: list[str] = []
-    seen, skipped = 0, 0
-    for name, count in counts.items():
-        if seen >= offset + limit:
-            break
-        if seen + count > offset:
-            if not files:
-                skipped = offset - seen
-            files.append(name)
-        seen += count
-    return files, skipped
-
-
-def _lines_of_files(result: ExecResult) -> dict[bytes, list[str]]:
-    """Numbered lines by file, in the order in which they were shown."""
-    lines: dict[bytes, list[str]] = {}
-    for line in result.stdout.split(b"\n"):
-        name, apart, rest = line.partition(b"\0")
-        if apart:
-            lines.setdefault(_real(name), []).append(decode(rest.replace(b"\0", b"")))
-    return lines
-
-
-def _matches_of_file(path: str, numbered: list[str], context: int) -> list[JSON]:
-    lines: list[tuple[int, bool, str]] = []
-    for raw in numbered:
-        found = _NUMBERED.match(raw)
-        if found is not None:
-            content = found[3].removesuffix("\r")
-            if found[1] == "1":
-                content = content.removeprefix("\ufeff")
-            line = shorten_line(content, LINE_LIMIT)
-            lines.append((int(found[1]), found[2] == ":", line))
-    matches: list[JSON] = []
-    by_number = {number: line for number, _, line in lines}
-    for number, is_match, line in lines:
-        if not is_match:
-            continue
-        match: JSON = {"path": path, "line": number, "content": line}
-        if context:
-            around = range(1, context + 1)
-            match["before"] = [by_number[number - i] for i in reversed(around) if number - i in by_number]
-            match["after"] = [by_number[number + i] for i in around if number + i in by_number]
-        matches.append(match)
-    return matches
+        matches += matches_of_file(place.shown(decode(name)), lines[name], context)
+    return page_of(len(matches), matches[offset : offset + limit], offset)
 
 
 TOOLS = (

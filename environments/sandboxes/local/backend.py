@@ -165,7 +165,7 @@ class LocalBackend(Backend):
         try:
             with shortage_is_ours():
                 report = await guard.start(self._nursery)
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing half-made stays
             await guard.close()
             raise
         if self._closed:

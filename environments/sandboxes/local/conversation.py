@@ -75,7 +75,7 @@ class Conversation:
             await self.abandon(job)
             self.forget(job)
             raise
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing half-made stays
             self.forget(job)
             raise
         return job
@@ -132,7 +132,7 @@ class Conversation:
     async def _open(self, channel: Channel) -> None:
         try:
             await self._send({"op": "channel"}, b"", (channel.other_end,))
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing half-made stays
             channel.close()
             raise
         finally:

@@ -101,7 +101,7 @@ class LocalProcess(Process):
             self._reads.append(answer)
         try:
             return await self._guard.awake(self.job.number, answer)
-        except BaseException:
+        except BaseException:  # cancelled, too: what has come is kept for the next reader
             if not answer.cancel():  # it came just when nobody waited any more
                 self._rest.add(answer.result())
             raise

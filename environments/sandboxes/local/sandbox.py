@@ -160,7 +160,7 @@ class LocalSandbox(Sandbox):
             await self._init.check_room(process.refusal)
             if process.exit_code == KILLED:
                 await self._init.explain_loss()
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing half-made stays
             await self._init.abandon(process.job)
             process.release()
             raise

@@ -139,7 +139,7 @@ def _ask(directory: Path) -> tuple[socket.socket, wire.Message]:
         message = wire.receive(door)
         if message is None:
             raise wire.ProtocolError("it has just ended")
-    except BaseException:
+    except BaseException:  # cancelled, too: nothing half-made stays
         door.close()
         raise
     return door, message
@@ -152,7 +152,7 @@ def _door(directory: Path) -> socket.socket:
     door.settimeout(_PATIENCE)
     try:
         door.connect(f"/proc/self/fd/{place}/{DOOR}")
-    except BaseException:
+    except BaseException:  # cancelled, too: nothing half-made stays
         door.close()
         raise
     finally:

@@ -89,7 +89,7 @@ class BrowserService:
             await self._slots.acquire()
         try:
             return await self._open()
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing half-made stays
             self._slots.release()
             raise
 
@@ -137,7 +137,7 @@ class BrowserService:
                         raise
                     await self._lost(browser)
             raise AssertionError("unreachable")
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing half-made stays
             await proxy.close()
             raise
 

@@ -146,7 +146,7 @@ class Tabs:
         limit = patience if patience is not None else self.timeout + _GRACE
         try:
             await asyncio.wait({running, opened}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:
+        except BaseException:  # cancelled, too: the action ends with whoever waits for it
             running.cancel()
             raise
         finally:
