@@ -61,13 +61,23 @@ def signal_marked(mark: bytes, number: int) -> int:
     """
     if len(mark) < _SHORTEST_MARK or not mark.isdigit():
         raise ValueError(f"{mark!r} begins the mark of no sandbox")
-    found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _bears(path, mark)]
-    for pid in found:
+    if number == signal.SIGKILL:  # all at once: what joins an instance must not see its parent go before it
+        _send(_bearers(mark), signal.SIGSTOP)
+    found = _bearers(mark)
+    _send(found, number)
+    return len(found)
+
+
+def _bearers(mark: bytes) -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _bears(path, mark)]
+
+
+def _send(pids: list[int], number: int) -> None:
+    for pid in pids:
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):  # it ended just now, or became another user's
             continue
-    return len(found)
 
 
 def _bears(process: Path, mark: bytes) -> bool:

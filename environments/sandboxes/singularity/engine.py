@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from environments.errors import ConfigError, SandboxError
+from environments.sandboxes.singularity import process_table
 
 _NAMES = ("apptainer", "singularity")
 _PREFIXES = ("APPTAINER_", "SINGULARITY_")
@@ -73,7 +74,7 @@ class Engine:
             raise SandboxError(f"{self.path} {arguments[0]} took longer than {timeout:.0f} s") from None
         finally:
             if process.returncode is None:
-                process.kill()
+                process_table.kill_tree(process.pid)
         if process.returncode:
             raise SandboxError(f"{self.path} {arguments[0]} failed: {_reason(err)}")
         return out.decode("utf-8", "replace")

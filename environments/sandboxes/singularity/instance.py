@@ -95,11 +95,11 @@ class InstanceMachine(Machine):
                 async with asyncio.timeout(_START_TIMEOUT):
                     begun = await Attention(self, receive).until(child, child.begin(source, receive))
             except TimeoutError:
-                _give_up(child)
+                child.kill()
                 complaint = f"no program begins within {_START_TIMEOUT:.0f} s"
                 break
             except BaseException:  # cancelled, too: nobody else has the process
-                _give_up(child)
+                child.kill()
                 raise
             if begun:
                 self._prepare_child()
@@ -286,13 +286,6 @@ class InstanceMachine(Machine):
             Path(path).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # left for the next start
             remove_tree(str(self._directory))
-
-
-def _give_up(child: ProgramProcess) -> None:
-    """Kill a child and what it started in the instance, which may be stopped and would stay there."""
-    if child.running:
-        process_table.kill_tree(child.pid)
-    child.kill()
 
 
 def _runs(pidfd: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ _Predicate = Callable[[int], bool]
 _LIMIT = LIMIT_NAME.encode()
 _VARIABLE = f"{MARK_VARIABLE}=".encode()
 _PARENTS = mark_of("", -1).encode()
+_STOP_PATIENCE = 0.5
 _FILE_LOCKS = 10
 """Number of the limit that carries marks, which the standard library does not name."""
 
@@ -48,7 +50,15 @@ def wake_tree(root: int) -> bool:
 
 
 def kill_tree(root: int) -> None:
-    """Kill a process and what is below it, before that can be moved to another parent."""
+    """Kill a process of the engine and what is below it, before that can get another parent.
+
+    Whoever joins an instance has his parent put into its control groups. Orphaned at that moment he would
+    put the host's first process there, and with it all that is started on the host from then on.
+    """
+    send_signal(root, signal.SIGSTOP)  # it can no longer fork
+    deadline = time.monotonic() + _STOP_PATIENCE
+    while state(root) not in "TtZX" and time.monotonic() < deadline:
+        time.sleep(0.0005)
     for pid in (*reversed(descendants(root)), root):
         send_signal(pid, signal.SIGKILL)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Receiver
+from environments.sandboxes.singularity import process_table
 
 ACKNOWLEDGEMENT = b"."
 """First byte on stdout: the program has been read and begins."""
@@ -185,9 +186,9 @@ class ProgramProcess(Channel):
             self._begun.set_result(False)
 
     def kill(self) -> None:
-        """Kill the child, and with it the program, but not what the program has started."""
+        """Kill the child, and with it the program and what that has started."""
         if self.running:
-            self._process.kill()
+            process_table.kill_tree(self.pid)
         self.close()
 
     def discard(self) -> None:

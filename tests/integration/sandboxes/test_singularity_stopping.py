@@ -21,6 +21,8 @@ from environments.errors import SandboxBroken
 from environments.sandboxes.base import SandboxSpec
 from environments.sandboxes.remote_shell.sandbox import RemoteSandbox
 from environments.sandboxes.singularity.engine import Engine
+from environments.sandboxes.singularity.instance import InstanceMachine
+from environments.sandboxes.singularity.program_process import ProgramProcess
 
 pytestmark = pytest.mark.integration
 
@@ -205,3 +207,30 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_ending_a_command_moves_no_process_of_the_host(world: RealWorld, run_id: str) -> None:
+    """Who joins an instance puts his parent into its control groups: by then that must not be another."""
+    before = Path("/proc/1/cgroup").read_text()
+
+    def joining(child: ProgramProcess) -> bool:
+        try:
+            return bool(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text())
+        except OSError:
+            return True
+
+    async def main() -> None:
+        backend = world.make(run_id)
+        sandbox = await backend.create(SandboxSpec())
+        machine = sandbox._machine
+        assert isinstance(machine, InstanceMachine)
+        for _ in range(30):
+            child = machine._start(["/bin/sh", "-c", "sleep 60"])
+            while child.running and not joining(child):
+                pass
+            child.kill()
+            await child.over()
+        await backend.close()
+
+    asyncio.run(main())
+    assert Path("/proc/1/cgroup").read_text() == before
