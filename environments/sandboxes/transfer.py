@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from environments.sandboxes.base import Sandbox
-from environments.sandboxes.extraction import DEFAULT_MAX_BYTES, Extraction
+from environments.sandboxes.extraction import DEFAULT_MAX_BYTES, Extraction, append
 from environments.sandboxes.reading import follow
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ async def download_file(
                 chunk = await sandbox.read_bytes(remote_path, offset=total, length=_CHUNK)
                 total += len(chunk)
                 _check_size(remote_path, total, max_bytes)  # it may grow, or have told no size
-                await asyncio.to_thread(_append, file, chunk)
+                await asyncio.to_thread(append, file, chunk)
                 if len(chunk) < _CHUNK:
                     break
         await asyncio.to_thread(partial.replace, target)
@@ -121,9 +121,10 @@ async def download_dir(
 ) -> int:
     """Copy the contents of a directory out of the sandbox into ``local_dir``, which is made if missing.
 
-    Returns the bytes of all files. Links that lead out of the tree, devices and the like are an
-    error (``PermissionError``), unless ``refused`` is given: then they are left out and named there.
-    More than ``max_bytes`` is an error (``OSError`` with ``EFBIG``), names that lead out always are.
+    Returns the bytes of all files. Links that lead out of the tree, devices, what lies more than 256
+    levels deep and the like are an error (``PermissionError``), unless ``refused`` is given: then they
+    are left out and named there. More than ``max_bytes`` is an error (``OSError`` with ``EFBIG``), names
+    that lead out always are.
     """
     source = await _directory(sandbox, remote_dir)
     strip = 0 if source == "/" else 1  # names in the archive begin with that of the directory
@@ -164,15 +165,6 @@ async def _directory(sandbox: Sandbox, path: str) -> str:
 def _check_size(path: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise OSError(errno.EFBIG, f"the file is {size} bytes or more, which is more than {max_bytes}", path)
-
-
-def _append(file: IO[bytes], chunk: bytes) -> None:
-    """Write a chunk at the end of a file, as a hole if it is all zero."""
-    if chunk.lstrip(b"\0"):
-        file.write(chunk)
-    else:
-        file.seek(len(chunk), os.SEEK_CUR)
-        file.truncate()
 
 
 async def _target(sandbox: Sandbox, remote_path: str, name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import posixpath
 import tempfile
 from collections.abc import Sequence
@@ -13,14 +15,21 @@ from environments.sandboxes.base import Sandbox
 from environments.sandboxes.transfer import download_dir, download_file, upload_dir, upload_file
 from environments.tasks.model import ARTIFACTS_DIRECTORY, Artifact
 
+logger = logging.getLogger(__name__)
+
 LARGEST_ARTIFACT = 2 << 30
+
+_BY_THE_AGENT = frozenset(
+    {errno.EFBIG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO}
+)
+"""Reasons for which what it made cannot be taken: no agent may void its grade by them."""
 
 
 async def carry(artifacts: Sequence[Artifact], source: Sandbox, target: Sandbox) -> list[str]:
     """Copy what is declared, and ``/logs/artifacts``, to the same places; what was there is returned.
 
-    What the agent did not make is left out: the tests will see. Links that lead out of an artifact are
-    left out as well. Raises ``VerifierError`` for an artifact that is too large.
+    What the agent did not make is left out: the tests will see. So are links that lead out of an artifact,
+    and artifacts that the agent made too large or unreadable. ``VerifierError`` where it is not its doing.
     """
     found = []
     declared = [artifact for artifact in artifacts if artifact.source.rstrip("/") != ARTIFACTS_DIRECTORY]
@@ -45,15 +54,23 @@ async def _carry_one(path: str, artifact: Artifact, local: Path, source: Sandbox
         kind = (await source.stat(path)).kind
         if kind == "directory":
             await download_dir(source, path, local / "tree", max_bytes=LARGEST_ARTIFACT, refused=[])
-            _leave_out(local / "tree", artifact.exclude)
-            await upload_dir(target, local / "tree", path)
         elif kind == "file":
             await download_file(source, path, local / "file", max_bytes=LARGEST_ARTIFACT)
-            await upload_file(target, local / "file", path)
         else:
             return False  # a link or a device proves nothing, and may lead anywhere
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        if error.errno not in _BY_THE_AGENT:
+            raise VerifierError(f"the artifact {path} cannot be carried over: {error}") from error
+        logger.warning("the artifact %s is left out: %s", path, error)
+        return False
+    try:
+        if kind == "directory":
+            _leave_out(local / "tree", artifact.exclude)
+            await upload_dir(target, local / "tree", path)
+        else:
+            await upload_file(target, local / "file", path)
     except OSError as error:
         raise VerifierError(f"the artifact {path} cannot be carried over: {error}") from error
     return True

@@ -9,7 +9,11 @@ import gc
 import hashlib
 import io
 import os
+import shlex
+import shutil
 import tarfile
+import threading
+import tracemalloc
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -365,3 +369,83 @@ def test_no_archive_writes_or_leads_out(contents: list[tuple[str, bytes, str]]) 
                 assert Path(os.path.realpath(path, strict=True)).is_relative_to(target.resolve())
             if path.is_symlink() and not path.exists():
                 assert not path.readlink().is_absolute()
+
+
+def tar_pipe(parts: list[bytes]) -> int:
+    """A pipe with a tar stream, written by a thread."""
+    read, write = os.pipe()
+
+    def run() -> None:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(write, "wb") as pipe:
+            pipe.writelines(parts)
+
+    threading.Thread(target=run, daemon=True).start()
+    return read
+
+
+def header(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    info = tarfile.TarInfo("a")
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def pax(records: bytes) -> bytes:
+    return header(len(records), tarfile.XHDTYPE) + records + bytes(-len(records) % 512)
+
+
+MEGABYTE = bytes(1 << 20)
+DESCRIBED_BADLY = {
+    "pax": [header(100 << 30, tarfile.XHDTYPE), *[MEGABYTE] * 40],
+    "global pax": [header(100 << 30, tarfile.XGLTYPE), *[MEGABYTE] * 40],
+    "long name": [header(100 << 30, tarfile.GNUTYPE_LONGNAME), *[b"x" * (1 << 20)] * 40],
+    "many pax": [pax(b"12 path=abc\n")] * 3000,
+    "no number": [pax(b"11 size=ab\n"), header(0)],
+    "negative size": [pax(b"13 size=-512\n"), header(512), MEGABYTE[:512]],
+    "a name with NUL": [pax(b"12 path=a\0b\n"), header(0)],
+    "negative number": [header(0)[:124] + b"\xff" * 12 + header(0)[136:], MEGABYTE[:1024]],
+}
+
+
+@pytest.mark.parametrize("name", DESCRIBED_BADLY)
+def test_what_describes_an_entry_is_not_trusted(name: str, tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(OSError):  # tarfile may also take it for the end
+            Extraction(tmp_path / "t", max_bytes=1 << 20, refused=[]).run(tar_pipe(DESCRIBED_BADLY[name]))
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert sum(path.lstat().st_size for path in (tmp_path / "t").iterdir()) == 0
+
+
+def test_sparse_files_and_deep_trees_cost_this_machine_little(strongest_world: World, tmp_path: Path) -> None:
+    levels = "import os\nfor _ in range(600): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w')"
+    files = "truncate -s 200M sparse; echo end >> sparse; echo here > file"
+    script = f"mkdir t; cd t; {files}; python3 -c {shlex.quote(levels)}"
+
+    async def body(sandbox: LocalSandbox) -> None:
+        assert (await sandbox.exec(script)).exit_code == 0
+        tree = f"{sandbox.working_directory}/t"
+        with pytest.raises(PermissionError, match="levels deep"):
+            await transfer.download_dir(sandbox, tree, tmp_path / "strict")
+        refused: list[str] = []
+        await transfer.download_dir(sandbox, tree, tmp_path / "t", refused=refused)
+        assert (tmp_path / "t" / "file").read_text() == "here\n"
+        sparse = tmp_path / "t" / "sparse"
+        assert sparse.stat().st_size == (200 << 20) + 4
+        assert sparse.stat().st_blocks * 512 < 8 << 20
+        assert refused
+        assert all(name.count("/") > 200 for name in refused)
+        shutil.rmtree(tmp_path / "t")
+
+    strongest_world.run(body)
+
+
+def test_names_that_are_too_long_here_are_refused(tmp_path: Path) -> None:
+    long = "/".join(["x" * 250] * 20)
+    refused: list[str] = []
+    assert unpack(tmp_path / "t", [member(long, data=b"x"), member("b", data=b"y")], refused) == 2
+    assert refused == [long]
+    assert (tmp_path / "t" / "b").read_text() == "y"
+    with pytest.raises(PermissionError):
+        unpack(tmp_path / "u", [member(long, data=b"x")])

@@ -258,6 +258,24 @@ def test_a_separate_verifier_sees_declared_artifacts_alone(tmp_path: Path) -> No
         graded(task, SOLVED)
 
 
+DEEP = "import os; os.chdir('/app/answer'); [(os.mkdir('d' * 200), os.chdir('d' * 200)) for _ in range(40)]"
+UNDELIVERABLE = {
+    "a large file": "truncate -s 3G /app/answer",
+    "a large tree": "mkdir /app/answer; truncate -s 3G /app/answer/big",
+    "unreadable file": "echo 42 > /app/answer; chmod 0 /app/answer",
+    "unreadable tree": "mkdir -p /app/answer/in; chmod 0 /app/answer/in",
+    "pipe": "mkfifo /app/answer",
+    "a large file by convention": "mkdir -p /logs/artifacts; truncate -s 3G /logs/artifacts/big",
+    "deep": f'mkdir -p /app/answer; python3 -c "{DEEP}"',
+}
+
+
+@pytest.mark.parametrize("name", UNDELIVERABLE)
+def test_no_agent_voids_its_grade_by_what_it_leaves(name: str, tmp_path: Path) -> None:
+    task = a_task(tmp_path, CHECK, f'artifacts = ["/app/answer"]\n{SEPARATE}')
+    assert graded(task, UNDELIVERABLE[name], fresh=fresh).reward == 0.0
+
+
 def test_artifacts_by_convention_and_what_is_left_out(tmp_path: Path) -> None:
     condition = "[ -e /logs/artifacts/a ] && [ -e /app/out/sub/y ] && [ ! -e /app/out/x.tmp ]"
     test = f"#!/bin/bash\n{condition} && echo 1 > {REWARD}\n"
