@@ -26,10 +26,7 @@ while :; do
 done"""
 
 
-@pytest.fixture(params=["docker", "podman"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    return use_engine(request.param, monkeypatch)
-
+ENGINES = pytest.mark.parametrize("engine", ["docker", "podman"])
 
 Body = Callable[[DockerSandbox], Awaitable[None]]
 
@@ -78,9 +75,15 @@ async def write_at_last(sandbox: DockerSandbox, path: str, data: bytes) -> None:
     raise AssertionError("no file can be written")
 
 
-@pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
-@pytest.mark.parametrize("attack", [STOP_ALL, STOP_ALL_BUT_SLEEP], ids=["all", "spared-sleep"])
-def test_all_goes_on_where_an_agent_stops_it(engine: str, shell: str, attack: str) -> None:
+@pytest.mark.parametrize(
+    ("shell", "attack"),
+    [("dash", STOP_ALL), ("busybox", STOP_ALL), ("bash", STOP_ALL), ("dash", STOP_ALL_BUT_SLEEP)],
+    ids=["dash", "busybox", "bash", "spared-sleep"],
+)
+def test_all_goes_on_where_an_agent_stops_it(
+    shell: str, attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_engine("docker", monkeypatch)
     image = {"dash": IMAGE, "busybox": BUSYBOX}.get(shell) or changed_image(
         "sandbox/bash", "ln -sf bash /bin/sh"
     )
@@ -101,7 +104,9 @@ def test_all_goes_on_where_an_agent_stops_it(engine: str, shell: str, attack: st
     run(EngineWorld(image), body)
 
 
-def test_an_agent_that_may_become_root(engine: str) -> None:
+@ENGINES
+def test_an_agent_that_may_become_root(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_engine(engine, monkeypatch)
     command = "cp /bin/sh /bin/rootly && chmod 4755 /bin/rootly"
     image = changed_image("sandbox/rootly", command, user="1000")
 
@@ -117,7 +122,10 @@ def test_an_agent_that_may_become_root(engine: str) -> None:
     run(EngineWorld(image), body)
 
 
-def test_a_cancelled_command_is_left_soon(engine: str) -> None:
+@ENGINES
+def test_a_cancelled_command_is_left_soon(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_engine(engine, monkeypatch)
+
     async def body(sandbox: DockerSandbox) -> None:
         await sandbox.spawn(STOP_ALL_BUT_SLEEP)
         await asyncio.sleep(0.5)
@@ -133,7 +141,10 @@ def test_a_cancelled_command_is_left_soon(engine: str) -> None:
     run(EngineWorld(), body)
 
 
-def test_programs_that_are_stopped_alone_go_on(engine: str) -> None:
+@ENGINES
+def test_programs_that_are_stopped_alone_go_on(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_engine(engine, monkeypatch)
+
     async def body(sandbox: DockerSandbox) -> None:
         content = b"0123456789" * 5_000_000
         writing = asyncio.ensure_future(sandbox.write_bytes("large", content))
