@@ -115,7 +115,7 @@ def _raw_terminal() -> Iterator[None]:
     import tty
 
     before = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is kept
     try:
         yield
     finally:

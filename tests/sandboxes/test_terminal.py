@@ -68,3 +68,37 @@ def test_a_shell_is_not_held_up_until_the_next_key() -> None:
     assert shell.stdout.readline() == b"onetwo<end>\n"
     assert shell.wait(20) == 0
     giving_up.cancel()
+
+
+_READS_LATE = """
+import os, sys
+from environments.sandboxes import terminal
+
+print("ready", flush=True)
+os.read(int(sys.argv[1]), 1)
+with terminal._raw_terminal():
+    print("got " + repr(os.read(0, 100)), flush=True)
+"""
+
+
+def test_what_was_typed_before_the_shell_is_there_is_not_lost() -> None:
+    go, given = os.pipe()
+    ours, theirs = os.openpty()
+    shell = subprocess.Popen(
+        [sys.executable, "-c", _READS_LATE, str(go)],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        pass_fds=(go,),
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    giving_up = threading.Timer(60, shell.kill)
+    giving_up.start()
+    assert shell.stdout is not None
+    assert shell.stdout.readline() == b"ready\n"
+    os.write(ours, b"early\n")
+    os.write(given, b"x")
+    assert shell.stdout.readline().startswith(b"got b'early")
+    assert shell.wait(20) == 0
+    giving_up.cancel()
+    for descriptor in (go, given, ours, theirs):
+        os.close(descriptor)
