@@ -109,6 +109,8 @@ def check_command(command: Command) -> Command:
 
 def reason_against(command: Command, cwd: str | None, env: Mapping[str, str]) -> str:
     """Why no system can start this command; empty where nothing speaks against it."""
+    if not env and not cwd and not isinstance(command, str) and _is_plain(command):
+        return ""
     total = 0
     if isinstance(command, str):  # too long for an argument, it goes by a file
         if reason := _no_text(command):
@@ -172,14 +174,26 @@ def check_part(offset: int, length: int | None) -> None:
 
 
 def most_of(length: int | None) -> int | None:
-    """How many bytes a read may bring at most; None where its own length sees to that."""
+    """How many bytes may be there to read; None where the length of the read sees to that."""
     return LARGEST_READ if length is None or length > LARGEST_READ else None
 
 
-def too_large(path: str) -> OSError:
-    """The error of a read that would return more than ``LARGEST_READ``."""
-    reason = f"more than the {LARGEST_READ} bytes that are read at once; read it in parts"
+def bound_of(length: int | None) -> int:
+    """How many bytes are taken of whoever reads for us inside, who is not trusted to keep to them."""
+    return LARGEST_READ if length is None else min(length, LARGEST_READ)
+
+
+def too_large(path: str, most: int = LARGEST_READ) -> OSError:
+    """The error of a read that would return more than ``most``."""
+    reason = f"more than the {most} bytes that are read at once; read it in parts"
     return OSError(errno.EFBIG, reason, path)
+
+
+def _is_plain(words: Sequence[str]) -> bool:
+    """Whether nothing can speak against an argument vector, as of nearly all, at a tenth of the cost."""
+    text = "\0".join(words)
+    ends = len(words) - 1
+    return text.isascii() and len(text) + _EACH * ends < LONGEST_ARGUMENT and text.count("\0") == ends
 
 
 def _no_text(text: str) -> str:

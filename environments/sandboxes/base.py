@@ -9,7 +9,7 @@ Errors: ``SandboxReleased`` after ``close``; ``SandboxBroken`` when the agent de
 ``SandboxError`` when the engine failed; ``FileNotFoundError``, ``IsADirectoryError``,
 ``NotADirectoryError``, ``PermissionError``, ``OSError`` for file operations, as the local file
 system would raise them, ``SandboxDiskError`` for a disk of the sandbox's that takes nothing more;
-``TypeError`` and ``ValueError`` for arguments that no sandbox can be given (see ``arguments.py``).
+``TypeError`` and ``ValueError`` for a caller's mistake (see ``arguments.py``).
 """
 
 from __future__ import annotations
@@ -74,6 +74,9 @@ class SandboxSpec:
     lifetime: float = 3600.0
     """Seconds after which the backend may destroy it, whatever happens to us."""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arguments.check_environment(self.environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +248,8 @@ class Sandbox(ABC):
 
         Standard input is empty unless given. A time-out kills the command and all its descendants,
         detached ones included, and returns what was printed until then. Processes that the command
-        left behind on purpose survive its normal end. ``merge_output`` sends stderr to stdout. A
-        time-out below zero is over at once. What no system can start, such as an argument of more
-        than 128 KiB, ends with exit code 126, a missing program or ``cwd`` with 127.
+        left behind on purpose survive its normal end. ``merge_output`` sends stderr to stdout. What
+        no system can start, such as an argument above 128 KiB, ends with exit code 126.
         """
         request = ExecRequest(
             arguments.check_command(command),
@@ -284,8 +286,8 @@ class Sandbox(ABC):
         pty: bool = False,
     ) -> Process:
         """Start a background process. What cannot be started has ended as ``exec`` says."""
-        command = arguments.check_command(command)
-        cwd, env = arguments.check_directory(cwd), arguments.check_environment(env)
+        command, cwd = arguments.check_command(command), arguments.check_directory(cwd)
+        env = arguments.check_environment(env)
         if reason := arguments.reason_against(command, cwd, env):
             from environments.sandboxes import refused
 
@@ -298,10 +300,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def read_bytes(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """Read a regular file (following links inside the sandbox), whole or in part.
-
-        ``OSError`` with ``EFBIG`` where that were more than 256 MiB.
-        """
+        """Read a regular file (following links inside the sandbox), whole or in part, up to 256 MiB."""
 
     @abstractmethod
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:

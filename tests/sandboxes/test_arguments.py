@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from environments.sandboxes.arguments import LARGEST_READ, LONGEST_ARGUMENT, check_timeout
-from environments.sandboxes.base import Sandbox
+from environments.sandboxes.base import Sandbox, SandboxSpec
 
 from .conftest import World
 
@@ -73,6 +73,12 @@ async def _nothing() -> Any:
     """A tar stream without a byte."""
     return
     yield b""
+
+
+@pytest.mark.parametrize("variables", [{"": "a"}, {"A=B": "c"}, {"A": "b\0"}, {"A": HALF}])
+def test_variables_of_a_whole_sandbox(variables: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="variable"):
+        SandboxSpec(environment=variables)
 
 
 def test_paths_that_no_file_can_have(world: World) -> None:

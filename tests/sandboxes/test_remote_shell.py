@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import shutil
@@ -215,3 +216,17 @@ def test_errors_of_scripts() -> None:
     assert isinstance(files.error_of(98, b"mkdir: cannot create: Permission denied", "p"), PermissionError)
     assert files.error_of(98, b"cat: write error: No space left on device", "p").errno == 28
     assert "strange" in str(files.error_of(98, b"strange", "p"))
+
+
+def test_what_prints_more_than_can_be_held_is_ended(
+    run: Callable[[Callable[[RemoteSandbox], Awaitable[None]]], None],
+) -> None:
+    async def body(sandbox: RemoteSandbox) -> None:
+        await sandbox.write_bytes("~/file", b"content")
+        script = 'while :; do echo more; done; : "$1"'
+        with pytest.raises(OSError, match="1000 bytes") as caught:
+            await asyncio.wait_for(sandbox._file(script, "~/file", bound=1000), 30)
+        assert caught.value.errno == errno.EFBIG
+        assert await sandbox.read_bytes("~/file", length=7) == b"content"
+
+    run(body)

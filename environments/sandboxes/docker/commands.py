@@ -12,19 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from environments.errors import SandboxBroken, SandboxError
-from environments.sandboxes.arguments import LARGEST_READ, too_large
+from environments.sandboxes.arguments import LARGEST_READ
 from environments.sandboxes.base import ExecResult
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.engine import Engine, EngineError
-from environments.sandboxes.docker.execution import STDOUT, Execution, NotStarted, Request, start
+from environments.sandboxes.docker.execution import Execution, NotStarted, Request, start
 from environments.sandboxes.docker.files import Outcome
 from environments.sandboxes.docker.guard import Guard
+from environments.sandboxes.docker.output import LARGEST_MESSAGE, Output, WholeOutput
 from environments.sandboxes.docker.process import DockerProcess
 from environments.sandboxes.docker.scripts import shell_command, with_counted_input
-from environments.sandboxes.local.inside.output import CappedOutput
 
 _DRAIN_PATIENCE = 5.0
-_LARGEST_MESSAGE = 20_000
 _DEATH_NEWS = 0.1
 _TIMED_OUT = 124
 _NUMBERED = 'echo "$$" >&2\n'
@@ -38,35 +37,6 @@ _CANCEL_PATIENCE = 10.0
 """Seconds that a cancelled command may take to be dead before its end is left to a task."""
 _NAP = 10.0
 _MOST_STOPS = 3
-
-
-class _Output:
-    """Both streams of a command, capped."""
-
-    def __init__(self, limit: int) -> None:
-        self.out, self.err = CappedOutput(limit), CappedOutput(limit)
-
-    async def read(self, execution: Execution) -> None:
-        async for stream, data in execution.chunks():
-            (self.out if stream == STDOUT else self.err).add(data)
-
-
-class _Whole(_Output):
-    """The same with all of standard output, up to what can be held: what prints it is not trusted."""
-
-    def __init__(self, subject: str) -> None:
-        super().__init__(_LARGEST_MESSAGE)
-        self.subject = subject
-        self.data = bytearray()
-
-    async def read(self, execution: Execution) -> None:
-        async for stream, data in execution.chunks():
-            if stream != STDOUT:
-                self.err.add(data)
-            elif len(self.data) > LARGEST_READ:
-                raise too_large(self.subject)
-            else:
-                self.data += data
 
 
 class _Foreground:
@@ -106,10 +76,10 @@ class Commands:
         stdin: bytes | None = None,
         timeout: float | None = None,
         user: str | None = None,
-        limit: int = _LARGEST_MESSAGE,
+        limit: int = LARGEST_MESSAGE,
     ) -> ExecResult:
         """Run a command of ours (one that prints its process number first) to its end."""
-        output = _Output(limit)
+        output = Output(limit)
         began = time.monotonic()
         try:
             request = Request(self._fit(argv, stdin), environment or {}, user, stdin is not None)
@@ -128,9 +98,11 @@ class Commands:
             stderr_bytes=output.err.total,
         )
 
-    async def program(self, text: str, *arguments: str, stdin: bytes | None = None) -> Outcome:
-        """Run a shell program of ours; all of its output comes back."""
-        output = _Whole(next(iter(arguments), ""))
+    async def program(
+        self, text: str, *arguments: str, stdin: bytes | None = None, most: int = LARGEST_READ
+    ) -> Outcome:
+        """Run a shell program of ours; all of its output comes back. ``OSError`` for more than ``most``."""
+        output = WholeOutput(next(iter(arguments), ""), most)
         argv = self._fit(shell_command(_NUMBERED + text, *arguments), stdin)
         code = await self.attend_program(argv, output, _feeder(stdin))
         return Outcome(code, bytes(output.data), output.err.value())

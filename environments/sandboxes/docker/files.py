@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from environments.sandboxes.arguments import LARGEST_READ, check_part, most_of, too_large
+from environments.sandboxes.arguments import bound_of, check_part, most_of, too_large
 from environments.sandboxes.base import FileInfo, file_error
 from environments.sandboxes.docker import scripts
 
@@ -43,16 +43,14 @@ class Outcome:
 
 
 Run = Callable[..., Awaitable[Outcome]]
-"""``run(program, *arguments, stdin=None)`` in the container, as its default user."""
+"""``run(program, *arguments, stdin=None, most=…)`` in the container, as its default user."""
 
 
 async def read(run: Run, path: str, offset: int, length: int | None) -> bytes:
     """See ``Sandbox.read_bytes``; ``path`` is absolute, as everywhere in this module."""
     check_part(offset, length)
-    wanted, most = ("" if length is None else str(length)), most_of(length)
-    outcome = await run(scripts.READ, path, str(offset), wanted, "" if most is None else str(most))
-    if len(outcome.stdout) > LARGEST_READ:  # it grew meanwhile, or what should read it does not
-        raise too_large(path)
+    wanted, most = ("" if number is None else str(number) for number in (length, most_of(length)))
+    outcome = await run(scripts.READ, path, str(offset), wanted, most, most=bound_of(length))
     return check(outcome, path).stdout
 
 

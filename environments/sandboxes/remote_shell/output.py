@@ -28,6 +28,7 @@ class WholeOutput:
     """
 
     def __init__(self, most: int = LARGEST_READ) -> None:
+        self.most = most
         self.too_much = asyncio.Event()
         self._stdout: list[bytes] = []
         self._stderr = CappedOutput(65536)

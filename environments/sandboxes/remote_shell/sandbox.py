@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
 from environments.records import SandboxInfo
 from environments.sandboxes.arguments import (
+    LARGEST_READ,
+    bound_of,
     check_data,
     check_mode,
     check_part,
@@ -152,7 +154,7 @@ class RemoteSandbox(Sandbox):
         """Read a regular file, whole or in part."""
         check_part(offset, length)
         wanted, most = ("" if number is None else str(number) for number in (length, most_of(length)))
-        return await self._file(files.READ, path, str(offset), wanted, most)
+        return await self._file(files.READ, path, str(offset), wanted, most, bound=bound_of(length))
 
     async def write_bytes(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         """Write a file, making its parent directories; replaced whole or not at all."""
@@ -194,10 +196,17 @@ class RemoteSandbox(Sandbox):
 
     # -- parts ----------------------------------------------------------------------------------
 
-    async def _file(self, script: str, path: str, *arguments: str, stdin: bytes | None = None) -> bytes:
+    async def _file(
+        self,
+        script: str,
+        path: str,
+        *arguments: str,
+        stdin: bytes | None = None,
+        bound: int = LARGEST_READ,
+    ) -> bytes:
         """Run a script on one path; what it printed, or the ``OSError`` that it means."""
         path = self._resolve(path)
-        output = WholeOutput()
+        output = WholeOutput(bound)
         attention = Attention(self._machine, output.receive)
         async with self._script(script, [path, *arguments], attention, stdin=stdin is not None) as channel:
             feeding = asyncio.ensure_future(_feed(channel, stdin, attention.sent))
@@ -338,7 +347,7 @@ async def _wait_within_bounds(channel: Channel, output: WholeOutput, path: str) 
     try:
         await asyncio.wait({ending, overflow}, return_when=asyncio.FIRST_COMPLETED)
         if output.too_much.is_set():
-            raise too_large(path)
+            raise too_large(path, output.most)
         return ending.result()
     finally:
         ending.cancel()
