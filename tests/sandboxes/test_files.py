@@ -183,3 +183,21 @@ def test_writing_through_links_that_lead_nowhere(world: World) -> None:
         }
 
     world.run(body)
+
+
+def test_a_directory_whose_files_come_and_go_is_listed(world: World) -> None:
+    churn = (
+        "mkdir t; touch t/stays; while :; do "
+        "for i in 0 1 2 3 4 5 6 7 8 9; do : > t/a$i; : > t/b$i; : > t/c$i; done; rm -f t/a* t/b* t/c*; done"
+    )
+
+    async def body(sandbox: LocalSandbox) -> None:
+        process = await sandbox.spawn(churn)
+        tree = f"{sandbox.working_directory.rstrip('/')}/t"
+        while "stays" not in (await sandbox.exec("ls t")).text:
+            await asyncio.sleep(0.05)
+        for _ in range(12):
+            assert f"{tree}/stays" in [entry.path for entry in await sandbox.list(tree)]
+        await process.kill()
+
+    world.run(body)

@@ -90,7 +90,8 @@ LIST = (
 [ -e "$1" ] || missing "$1"
 [ -d "$1" ] || fail ENOTDIR
 [ -r "$1" ] && cd "$1" || fail EACCES
-find . -maxdepth 0 -printf '' 2>/dev/null && exec find . -mindepth 1 -maxdepth 1 -printf '%y %m %s %T@ %f\0'
+find . -ignore_readdir_race -maxdepth 0 -printf '' 2>/dev/null &&
+  exec find . -ignore_readdir_race -mindepth 1 -maxdepth 1 -printf '%y %m %s %T@ %f\0'
 for f in * .[!.]* ..?*; do
   [ -e "$f" ] || [ -L "$f" ] || continue
   s=$(stat -c '%f %s %.9Y' -- "$f" 2>/dev/null) || continue
