@@ -9,8 +9,9 @@ import pytest
 
 from environments.errors import SandboxBroken, SandboxError
 from environments.sandboxes.remote_shell import attention
-from environments.sandboxes.remote_shell.attention import Attention
-from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
+from environments.sandboxes.remote_shell.attention import Attention, until_silent
+from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
+from environments.sandboxes.remote_shell.output import WholeOutput
 
 
 class Stopping(Machine):
@@ -132,3 +133,21 @@ def test_what_was_waited_for_is_cancelled_with_the_waiting() -> None:
         return ended.is_set()
 
     assert asyncio.run(main())
+
+
+def test_what_prints_is_waited_for_and_what_is_silent_is_not() -> None:
+    class Printing(Program):
+        async def wait(self) -> Exit:
+            for _ in range(20):
+                await asyncio.sleep(0.05)
+                output.receive(1, b".")
+            return Exit(7)
+
+    output = WholeOutput()
+    assert asyncio.run(until_silent(Printing(), output, 0.3)).code == 7
+    assert output.stdout == b"." * 20
+    for printed in (b"", b"some"):
+        silent = WholeOutput()
+        silent.receive(1, printed)
+        with pytest.raises(TimeoutError):
+            asyncio.run(until_silent(Program(), silent, 0.1))

@@ -31,6 +31,7 @@ class Machine:
         self._directory = Path(tempfile.mkdtemp(prefix="machine-", dir="/var/tmp"))
         self._first: asyncio.subprocess.Process | None = None
         self._pid = 0
+        self._entered: list[asyncio.subprocess.Process] = []
         self.stopped = False
 
     async def start(self, *arguments: str) -> None:
@@ -69,7 +70,7 @@ class Machine:
     async def spawn(self, *arguments: str, directory: str = "", environment: dict[str, str] | None = None):
         """Start a command with three pipes."""
         pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *self._enter(directory, *arguments),
             stdin=pipe,
             stdout=pipe,
@@ -77,6 +78,8 @@ class Machine:
             env=self.environment | (environment or {}),
             limit=1 << 18,
         )
+        self._entered.append(process)
+        return process
 
     async def spawn_terminal(
         self, *arguments: str, directory: str = "", environment: dict[str, str] | None = None
@@ -94,6 +97,7 @@ class Machine:
         finally:
             os.close(slave)
         os.set_blocking(master, False)
+        self._entered.append(process)
         return process, master
 
     async def stop(self) -> None:
@@ -102,6 +106,10 @@ class Machine:
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
+        for process in self._entered:  # one stops where its command does, and would hold up the end of all
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
         if self._first is not None:
             await until_ended(self._first)
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)

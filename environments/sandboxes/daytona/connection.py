@@ -17,7 +17,9 @@ from environments.sandboxes.hosted.input import InputPipe
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 60.0
+_PATIENCE = 20.0
+"""Seconds in which a terminal gets ready for a command. One may have stopped its shell, for ever."""
+
 _MOST_UNDER_WAY = 3
 """Parts of a command's input that are sent and not yet taken."""
 

@@ -28,6 +28,12 @@ _MOST_IDLE = 16
 """Terminals kept for later commands; opening one costs the SDK a tenth of a second at least."""
 
 _PATIENCE = 120
+_KILL_PATIENCE = 20
+"""Seconds in which processes are found and killed. An agent may stop what does so, for ever."""
+
+_ANSWERING = 5
+"""Seconds that Daytona has on top of what a command may take, to say that it took longer."""
+
 _ENDED_BY_ITSELF = {"stopped", "stopping", "error"}
 
 
@@ -79,7 +85,7 @@ class DaytonaMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        code, answer = await self._run(kill_for_good(mark, self._scratch).decode())
+        code, answer = await self._run(kill_for_good(mark, self._scratch).decode(), patience=_KILL_PATIENCE)
         if code:
             raise SandboxError(f"some processes of the Daytona sandbox cannot be killed: {answer[-200:]!r}")
 
@@ -165,10 +171,14 @@ class DaytonaMachine(Machine):
             output.receive,
         )
         try:
-            await channel.write(data)
-            channel.close_stdin()
-            if (await channel.wait()).code:
+            async with asyncio.timeout(_KILL_PATIENCE):
+                await channel.write(data)
+                channel.close_stdin()
+                ended = await channel.wait()
+            if ended.code:
                 raise SandboxError(f"the sandbox cannot start a terminal: {output.stderr[-500:]!r}")
+        except TimeoutError:
+            raise await self._why("a program in it does not end") from None
         finally:
             channel.close()
 
@@ -177,7 +187,8 @@ class DaytonaMachine(Machine):
     async def _run(self, text: str, *, patience: int = _PATIENCE) -> tuple[int, str]:
         """Run shell text of ours: exit code, and both streams as text."""
         try:
-            answer = await self._sandbox.process.exec(f"sh -c {quote(text)}", timeout=patience)
+            async with asyncio.timeout(patience + _ANSWERING):
+                answer = await self._sandbox.process.exec(f"sh -c {quote(text)}", timeout=patience)
         except Exception as error:  # the SDK's own and aiohttp's
             raise await self._why(text_of(error)) from error
         return int(answer.exit_code or 0), str(answer.result or "")

@@ -13,6 +13,7 @@ from environments.sandboxes.hosted import ownership
 from environments.sandboxes.hosted.end_mark import WRAPPER, new_token
 from environments.sandboxes.modal.channel import ModalChannel
 from environments.sandboxes.modal.sdk import kinds, text_of
+from environments.sandboxes.remote_shell.attention import until_silent
 from environments.sandboxes.remote_shell.killing import kill_for_good
 from environments.sandboxes.remote_shell.machine import Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
@@ -24,6 +25,12 @@ _LONGEST_ARGUMENT = 48_000
 """Modal takes 64 KiB of arguments; longer programs go through standard input."""
 
 _PATIENCE = 120.0
+_START_PATIENCE = 60.0
+"""Seconds in which Modal begins a program."""
+
+_KILL_PATIENCE = 15.0
+"""Seconds in which processes are looked for once. An agent may stop what does so, for ever."""
+
 _STOPPED_FROM_OUTSIDE = {124: "its lifetime is over", 137: "it was terminated from outside"}
 
 
@@ -55,14 +62,16 @@ class ModalMachine(Machine):
         return channel
 
     async def run(self, program: bytes, *, patience: float = _PATIENCE) -> tuple[Exit, bytes, bytes]:
-        """Run a program of ours to its end: how it ended, stdout, stderr."""
+        """Run a program of ours to its end: how it ended, stdout, stderr.
+
+        It is given up where it prints nothing for ``patience`` seconds.
+        """
         output = WholeOutput()
         channel = None
         try:
-            async with asyncio.timeout(patience):
-                channel = await self.open(program, output.receive)
-                channel.close_stdin()
-                ended = await channel.wait()
+            channel = await self.open(program, output.receive)
+            channel.close_stdin()
+            ended = await until_silent(channel, output, patience)
         except TimeoutError:
             raise SandboxError(f"the Modal sandbox {self._sandbox.object_id} does not answer") from None
         finally:
@@ -72,7 +81,7 @@ class ModalMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        ended, _, message = await self.run(kill_for_good(mark, self.scratch))
+        ended, _, message = await self.run(kill_for_good(mark, self.scratch), patience=_KILL_PATIENCE)
         if ended.code:
             raise SandboxError(f"some processes of the Modal sandbox cannot be killed: {message[-200:]!r}")
 
@@ -119,9 +128,12 @@ class ModalMachine(Machine):
     async def _start(self, program: str, receive: Receiver, *, pty: bool = False) -> ModalChannel:
         token = new_token()
         try:
-            process = await self._sandbox.exec.aio(
-                *("sh", "-c", WRAPPER, "sh", program, token, "terminal" if pty else ""), text=False, pty=pty
-            )
+            async with asyncio.timeout(_START_PATIENCE):
+                process = await self._sandbox.exec.aio(
+                    *("sh", "-c", WRAPPER, "sh", program, token, "terminal" if pty else ""),
+                    text=False,
+                    pty=pty,
+                )
         except Exception as error:  # the SDK's own and gRPC's
             raise await self._explain(error) from error
         return ModalChannel(process, token, receive, self._explain, pty=pty)
@@ -131,9 +143,12 @@ class ModalMachine(Machine):
         save = f"{{ umask 077; cat >{file}; }}".encode()
         channel = await self.open(save, WholeOutput().receive)
         try:
-            await channel.write(program)
-            channel.close_stdin()
-            await channel.wait()
+            async with asyncio.timeout(_START_PATIENCE):
+                await channel.write(program)
+                channel.close_stdin()
+                await channel.wait()
+        except TimeoutError:
+            raise SandboxError(f"the Modal sandbox {self._sandbox.object_id} does not answer") from None
         finally:
             channel.close()
         return f'p=$(cat {file}); rm -f {file}; eval "$p"'

@@ -7,7 +7,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from environments.errors import SandboxBroken, SandboxError
-from environments.sandboxes.remote_shell.machine import Channel, Machine, Receiver
+from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
+from environments.sandboxes.remote_shell.output import WholeOutput
 
 T = TypeVar("T")
 
@@ -15,6 +16,23 @@ _FIRST_NAP, _LONGEST_NAP = 0.5, 10.0
 _MOST_STOPS = 10
 LONGEST_SILENCE = 300.0
 """Seconds after which a program is given up that takes and gives nothing, however large its task is."""
+
+
+async def until_silent(channel: Channel, output: WholeOutput, patience: float) -> Exit:
+    """The end of a program that prints to ``output``.
+
+    ``TimeoutError`` where it has printed nothing for ``patience`` seconds, told after twice that at most.
+    """
+    waiting = asyncio.ensure_future(channel.wait())
+    try:
+        printed = -1
+        while not (await asyncio.wait({waiting}, timeout=patience))[0]:
+            before, printed = printed, output.received
+            if printed in (before, 0):
+                raise TimeoutError
+        return waiting.result()
+    finally:
+        waiting.cancel()
 
 
 class Attention:
@@ -61,3 +79,5 @@ class Attention:
             if not waiting.done():
                 waiting.cancel()
                 await asyncio.wait({waiting})
+            if not waiting.cancelled():
+                waiting.exception()  # where somebody else's error ends the waiting, nobody asks for this one

@@ -8,6 +8,7 @@ CANNOT_LOOK = 3
 """Exit code of a program that could not find out what lives, since the machine starts no process."""
 
 KILL_MARKED = f"""
+trap '' PIPE
 look() {{
   found=$(
     for p in $(
@@ -31,6 +32,7 @@ kill_marked() {{
   frozen=; looks=0; kills=0
   while [ $kills -lt 8 ]; do
     look "$1" || return {CANNOT_LOOK}
+    echo looked
     if [ -z "$found" ]; then return 0; fi
     looks=$((looks + 1))
     if [ "$found" != "$frozen" ] && [ $looks -lt 100 ]; then
@@ -45,7 +47,10 @@ kill_marked() {{
   return 1
 }}
 """
-"""Defines ``kill_marked MARK``: 0 once all are gone, 1 where some cannot be killed, else ``CANNOT_LOOK``."""
+"""Defines ``kill_marked MARK``: 0 once all are gone, 1 where some cannot be killed, else ``CANNOT_LOOK``.
+
+It prints a line whenever it has looked, by which others can tell that it is slow, but not stopped.
+"""
 
 
 def kill(mark: str) -> bytes:

@@ -33,9 +33,12 @@ class WholeOutput:
         self._stdout: list[bytes] = []
         self._stderr = CappedOutput(65536)
         self._left = most
+        self.received = 0
+        """Bytes of both streams until now."""
 
     def receive(self, stream: int, data: bytes) -> None:
         """Take output of stream 1 or 2."""
+        self.received += len(data)
         if stream == 2:
             self._stderr.add(data)
             return

@@ -45,6 +45,13 @@ GONE = 125
 _PATIENCE = 10.0
 """Seconds in which a killed command's end must be told."""
 
+_KILL_IN_PASSING = 5.0
+"""Seconds for which an error, or a cancellation, waits for the kill of its command."""
+
+_MOST_FILE_OPERATIONS = 8
+"""File operations that run at once in one sandbox. Each is a program or two, and what an engine needs to
+start them counts against the sandbox's limit of processes, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -73,6 +80,10 @@ class RemoteSandbox(Sandbox):
         self._place = place
         self._number = 0
         self._processes: list[RemoteProcess] = []
+        self._file_operations = asyncio.Semaphore(_MOST_FILE_OPERATIONS)
+        self._killing: set[asyncio.Future[None]] = set()
+        self._surviving: set[str] = set()
+        """Marks of commands that cannot be killed, which there is no use in trying once more."""
         self._closing: asyncio.Future[None] | None = None
 
     # -- commands -------------------------------------------------------------------------------
@@ -94,7 +105,7 @@ class RemoteSandbox(Sandbox):
             try:
                 ended = await _wait(channel, request.timeout)
                 if ended is None:
-                    await self._machine.kill(start.mark)
+                    await self._kill_overdue(start.mark)
                     ended_late = await _wait(channel, _PATIENCE)
                     return _result(ended_late or Exit(signal=9), output, started, timed_out=True)
                 await self._check_end(ended, output.stderr.value())
@@ -179,6 +190,7 @@ class RemoteSandbox(Sandbox):
         attention = Attention(self._machine, output.receive)
         async with self._script(files.UNPACK, [path], attention, stdin=True) as channel:
             ended = await tar.send(channel, attention, stream)
+        await self._check_end(ended, output.stderr)
         tar.check(ended, output.stderr, path)
 
     async def download_tar(self, path: str) -> AsyncIterator[bytes]:
@@ -192,6 +204,7 @@ class RemoteSandbox(Sandbox):
                 async for chunk in chunks:
                     yield chunk
             ended = await channel.wait()
+        await self._check_end(ended, queue.stderr)
         tar.check(ended, queue.stderr, path)
 
     # -- parts ----------------------------------------------------------------------------------
@@ -208,7 +221,10 @@ class RemoteSandbox(Sandbox):
         path = self._resolve(path)
         output = WholeOutput(bound)
         attention = Attention(self._machine, output.receive)
-        async with self._script(script, [path, *arguments], attention, stdin=stdin is not None) as channel:
+        async with (
+            self._file_operations,
+            self._script(script, [path, *arguments], attention, stdin=stdin is not None) as channel,
+        ):
             feeding = asyncio.ensure_future(_feed(channel, stdin, attention.sent))
             try:
                 ended = await attention.until(channel, _wait_within_bounds(channel, output, path))
@@ -234,8 +250,7 @@ class RemoteSandbox(Sandbox):
         try:
             return await self._machine.open(source, receive, pty=pty)
         except asyncio.CancelledError:
-            # It may have begun at the very moment.
-            await asyncio.shield(asyncio.ensure_future(self._kill_quietly(mark)))
+            await self._kill_in_passing(mark)  # it may have begun at the very moment
             raise
         except SandboxError:
             self._check_open()  # released meanwhile, which then is the reason
@@ -249,13 +264,26 @@ class RemoteSandbox(Sandbox):
         except BaseException as error:
             if isinstance(error, SandboxError):
                 self._check_open()
-            if self._closing is None:
-                killing = asyncio.ensure_future(self._kill_quietly(mark))
-                await asyncio.shield(killing)
+            if self._closing is None and mark not in self._surviving:
+                await self._kill_in_passing(mark)
             raise
         finally:
             channel.close()
         self._check_open()
+
+    async def _kill_overdue(self, mark: str) -> None:
+        try:
+            await self._machine.kill(mark)
+        except SandboxError:
+            self._surviving.add(mark)
+            raise
+
+    async def _kill_in_passing(self, mark: str) -> None:
+        """Kill while an error is on its way, which waits for that only a little: it goes on without us."""
+        killing = asyncio.ensure_future(self._kill_quietly(mark))
+        self._killing.add(killing)
+        killing.add_done_callback(self._killing.discard)
+        await asyncio.wait({killing}, timeout=_KILL_IN_PASSING)
 
     async def _kill_quietly(self, mark: str) -> None:
         # Another error is on its way; where the machine is gone there is nothing left to kill.
@@ -312,6 +340,8 @@ class RemoteSandbox(Sandbox):
         await self._machine.detach()
 
     def _release_processes(self) -> None:
+        for killing in self._killing:  # what ends the sandbox ends what they look for, too
+            killing.cancel()
         for process in self._processes:
             process.release()
         self._processes.clear()

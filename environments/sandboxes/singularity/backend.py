@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 _DEFAULT_MEMORY_MB = 4096
 _DEFAULT_PROCESSES = 512
 _SCRATCH = "/tmp/.hermes-scratch"
+_FIRST_TO_GO = "{ echo 600 >/proc/self/oom_score_adj; } 2>/dev/null"
+"""Where memory runs out, commands are to end, and neither the instance's init nor what the engine starts
+them by. Without it the kernel chooses any of them where memory is held by files and not by processes."""
 _FORGET = (
     "unset LD_LIBRARY_PATH PS1 PROMPT_COMMAND USER_PATH OLDPWD APPTAINER_COMMAND APPTAINER_APPNAME "
     "APPTAINER_BIND APPTAINER_ENVIRONMENT SINGULARITY_BIND SINGULARITY_ENVIRONMENT"
@@ -273,7 +276,7 @@ class SingularityBackend(Backend):
         )
 
     def _prelude(self, spec: SandboxSpec) -> str:
-        lines = [_FORGET]
+        lines = [_FIRST_TO_GO, _FORGET]
         if (files := limit_inside()) is not None:
             lines.append(f"ulimit -S -n {files} 2>/dev/null")
         if not self._features.control_groups:

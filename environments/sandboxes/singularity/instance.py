@@ -35,6 +35,9 @@ _START_TIMEOUT = 30.0
 _END_PATIENCE = 5.0
 """Seconds in which an instance ends that nothing hinders."""
 
+_AFTERMATH = 5.0
+"""Seconds in which an instance may follow a command that was killed: memory ran out for both."""
+
 _SHELL = ["/bin/sh", "-c", 'read -r n; eval "$(head -c "$n")"', "sh"]
 
 
@@ -65,6 +68,7 @@ class InstanceMachine(Machine):
         self._children: set[ProgramProcess] = set()
         self._watching: set[asyncio.Future[None]] = set()
         self._broken = False
+        self._killed_at = -math.inf
         self._released = False
         self.scratch = ""
         self.on_released: Callable[[], None] = _nothing
@@ -95,8 +99,12 @@ class InstanceMachine(Machine):
                 async with asyncio.timeout(_START_TIMEOUT):
                     begun = await Attention(self, receive).until(child, child.begin(source, receive))
             except TimeoutError:
-                child.kill()
                 complaint = f"no program begins within {_START_TIMEOUT:.0f} s"
+                joined = process_table.runs_another_program(child.pid, self._namespace)
+                child.kill()
+                if not joined:  # the engine was too slow, on a busy host, say
+                    self._check_running()
+                    raise SandboxError(f"{complaint} in {self._instance.name}") from None
                 break
             except BaseException:  # cancelled, too: nobody else has the process
                 child.kill()
@@ -243,7 +251,8 @@ class InstanceMachine(Machine):
 
     async def check(self, ended: Exit) -> None:
         """Raise where the program that ended so was taken away together with the instance."""
-        if ended.signal == signal.SIGKILL:
+        if ended.code == 128 + signal.SIGKILL:
+            self._killed_at = time.monotonic()
             # Init is the last of its processes to go.
             for _ in range(10):
                 if not self.running:
@@ -260,7 +269,8 @@ class InstanceMachine(Machine):
             raise SandboxReleased(f"instance {self._instance.name} was released")
         if time.monotonic() >= self._deadline - 0.1:
             raise SandboxError(f"the lifetime of instance {self._instance.name} was over")
-        if self._broken or any(child is not self._spare for child in self._children):
+        killed = time.monotonic() < self._killed_at + _AFTERMATH
+        if self._broken or killed or any(child is not self._spare for child in self._children):
             self._broken = True
             raise SandboxBroken(f"instance {self._instance.name} died while a command ran in it")
         raise SandboxError(f"instance {self._instance.name} is gone")

@@ -49,6 +49,21 @@ def wake_tree(root: int) -> bool:
     return bool(stopped)
 
 
+def executable(pid: int) -> str:
+    """The file that a process runs; empty where it cannot be told."""
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""
+
+
+def runs_another_program(root: int, namespace: str) -> bool:
+    """Whether something below ``root`` is in a namespace and runs another program than ``root`` does."""
+    own = executable(root)
+    below = [pid for pid in descendants(root) if process_namespace(pid) == namespace]
+    return bool(own) and any(executable(pid) not in ("", own) for pid in below)
+
+
 def kill_tree(root: int) -> None:
     """Kill a process of the engine and what is below it, before that can get another parent.
 

@@ -18,7 +18,7 @@ from environments.sandboxes.remote_shell.program import new_family, process_limi
 from environments.sandboxes.remote_shell.sandbox import GONE, Place, RemoteSandbox, absolute, gone_message
 from environments.sandboxes.ssh import owner, scripts
 from environments.sandboxes.ssh.connections import require_asyncssh
-from environments.sandboxes.ssh.host import Facts, Host
+from environments.sandboxes.ssh.host import KILL_PATIENCE, Facts, Host
 from environments.sandboxes.ssh.options import read_options
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class SSHMachine(Machine):
 
     async def kill(self, mark: str) -> None:
         """Kill every process whose mark begins with ``mark``."""
-        code = await self._host.clear(killing.kill_for_good(mark, f"{self._directory}/scratch"))
+        program = killing.kill_for_good(mark, f"{self._directory}/scratch")
+        code = await self._host.clear(program, patience=KILL_PATIENCE)
         if code == 1:  # they are another user's now, by sudo or the like
             raise SandboxBroken(f"some processes of the sandbox on {self._host.name} cannot be killed")
         if code:
@@ -182,7 +183,8 @@ class SSHMachine(Machine):
     async def alive(self) -> bool:
         """Whether the host answers and the sandbox's directory is there."""
         try:
-            ended, _, _ = await self._host.run(scripts.is_directory(self._directory), urgent=True)
+            program = scripts.is_directory(self._directory)
+            ended, _, _ = await self._host.run(program, urgent=True, patience=KILL_PATIENCE)
         except (SandboxError, ConfigError):
             return False
         return ended.code == 0

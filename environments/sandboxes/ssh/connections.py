@@ -21,6 +21,10 @@ URGENT_CHANNELS = 2
 MAX_CONNECTIONS = 64
 _TRIES = 6
 _CONNECT_TIMEOUT = 30.0
+_CHANNEL_TIMEOUT, _URGENT_TIMEOUT = 10.0, 5.0
+"""Seconds in which a server opens a channel on a connection that is there. A command may have stopped the
+process that serves it."""
+
 _PAUSE = 5.0
 """Seconds without a new try after a machine could not be reached."""
 
@@ -32,6 +36,9 @@ class Connection:
         self.connection = connection
         self.used = 0
         self.limit = CHANNELS_PER_CONNECTION
+        self.answers = True
+        """Whether it opened the last channel that it was asked for. Else it gets no more of them, but those
+        that it has may go on."""
 
 
 class Connections:
@@ -53,9 +60,11 @@ class Connections:
     ) -> SSHChannel:
         """Start a program. ``urgent`` ones do not wait behind others. ``SandboxError`` where it fails."""
         reason = ""
+        patience = _URGENT_TIMEOUT if urgent else _CHANNEL_TIMEOUT
+        silent = 0
         for _ in range(_TRIES):
             link = await self._acquire(urgent)
-            opening = asyncio.ensure_future(self._open(link, command, receive, pty))
+            opening = asyncio.ensure_future(self._open(link, command, receive, pty, patience))
             try:
                 return await asyncio.shield(opening)
             except asyncio.CancelledError:
@@ -63,20 +72,31 @@ class Connections:
                 raise
             except _Refused as error:
                 reason = str(error)
+                silent += not link.answers
+                if silent > 1:
+                    break
         raise SandboxError(f"{self.options.target} opens no channel: {reason}")
 
-    async def _open(self, link: Connection, command: str, receive: Receiver, pty: bool) -> SSHChannel:
+    async def _open(
+        self, link: Connection, command: str, receive: Receiver, pty: bool, patience: float
+    ) -> SSHChannel:
         import asyncssh
 
         channel = SSHChannel(receive, str(self.options.target), lambda: self._free(link))
         try:
-            await link.connection.create_session(
-                lambda: channel,
-                command,
-                encoding=None,
-                request_pty="force" if pty else False,
-                term_type="xterm" if pty else None,
-            )
+            async with asyncio.timeout(patience):
+                await link.connection.create_session(
+                    lambda: channel,
+                    command,
+                    encoding=None,
+                    request_pty="force" if pty else False,
+                    term_type="xterm" if pty else None,
+                )
+        except TimeoutError:
+            link.answers = False
+            if not channel.made:
+                self._free(link)
+            raise _Refused(f"no answer within {patience:.0f} s") from None
         except (asyncssh.Error, OSError) as error:
             if not channel.made:
                 self._free(link)
@@ -91,13 +111,9 @@ class Connections:
         """Close all connections."""
         self._closed = True
         self._freed.set()
-        for connection in [*(link.connection for link in self._connections), *reversed(self._jumps)]:
-            connection.close()
-            try:
-                async with asyncio.timeout(5):
-                    await connection.wait_closed()
-            except TimeoutError:
-                connection.abort()
+        await asyncio.gather(*(_end(link.connection) for link in self._connections))
+        for jump in reversed(self._jumps):
+            await _end(jump)
         self._connections.clear()
         self._jumps.clear()
 
@@ -123,10 +139,13 @@ class Connections:
         for link in [link for link in self._connections if link.connection.is_closed()]:
             self._drop(link)
         spare = URGENT_CHANNELS if urgent else 0
-        return next((link for link in self._connections if link.used < link.limit + spare), None)
+        able = (link for link in self._connections if link.answers and link.used < link.limit + spare)
+        return next(able, None)
 
     def _free(self, link: Connection) -> None:
         link.used -= 1
+        if not link.answers and link.used <= 0:
+            self._drop(link)
         self._freed.set()
 
     def _drop(self, link: Connection) -> None:
@@ -208,6 +227,16 @@ def require_asyncssh() -> None:
     """``MissingExtra`` where asyncssh is not installed."""
     if importlib.util.find_spec("asyncssh") is None:
         raise MissingExtra("the ssh backend", "ssh")
+
+
+async def _end(connection: Any) -> None:
+    """Close a connection, even one whose server does not answer."""
+    connection.close()
+    try:
+        async with asyncio.timeout(5):
+            await connection.wait_closed()
+    except TimeoutError:
+        connection.abort()
 
 
 def _address(address: Address) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 
 from environments.errors import SandboxError
+from environments.sandboxes.remote_shell.attention import until_silent
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
 from environments.sandboxes.remote_shell.program import BOOTSTRAP, framed, new_family, quote
@@ -25,7 +26,10 @@ _RENEWAL = 20.0
 _GRACE = 60
 """Seconds that a run's keeper waits for us to come back after its connection was lost."""
 
-_PATIENCE = 60.0
+_PATIENCE = 300.0
+KILL_PATIENCE = 15.0
+"""Seconds in which the machine does something small, such as to look once for a command's processes."""
+
 _TRIES = 20
 
 
@@ -125,24 +129,28 @@ class Host:
             raise
         return channel
 
-    async def run(self, program: bytes, *, urgent: bool = False) -> tuple[Exit, bytes, bytes]:
-        """Run a program of ours to its end: how it ended, stdout, stderr."""
+    async def run(
+        self, program: bytes, *, urgent: bool = False, patience: float = _PATIENCE
+    ) -> tuple[Exit, bytes, bytes]:
+        """Run a program of ours to its end: how it ended, stdout, stderr.
+
+        It is given up where it prints nothing for ``patience`` seconds.
+        """
         output = WholeOutput()
         channel = await self.open(program, output.receive, urgent=urgent)
         try:
             channel.close_stdin()
-            async with asyncio.timeout(_PATIENCE * 5):
-                ended = await channel.wait()
+            ended = await until_silent(channel, output, patience)
         except TimeoutError:
             raise SandboxError(f"{self.name} does not answer") from None
         finally:
             channel.close()
         return ended, output.stdout, output.stderr
 
-    async def clear(self, program: bytes) -> int:
+    async def clear(self, program: bytes, *, patience: float = _PATIENCE) -> int:
         """Run a program that kills, again for a while where the machine starts no process; its exit code."""
         for _ in range(_TRIES):
-            ended, _, _ = await self.run(program, urgent=True)
+            ended, _, _ = await self.run(program, urgent=True, patience=patience)
             # A shell that cannot fork exits with 2 or 254, if it gets so far as to be started at all.
             if ended.code in (0, 1):
                 break
@@ -177,10 +185,14 @@ class Host:
         output = WholeOutput()
         channel = await self.open(scripts.save(file), output.receive)
         try:
-            await channel.write(program)
-            channel.close_stdin()
-            if (await channel.wait()).code:
+            async with asyncio.timeout(KILL_PATIENCE):
+                await channel.write(program)
+                channel.close_stdin()
+                ended = await channel.wait()
+            if ended.code:
                 raise SandboxError(f"{self.name} cannot start a terminal: {output.stderr[-500:]!r}")
+        except TimeoutError:
+            raise SandboxError(f"{self.name} does not answer") from None
         finally:
             channel.close()
         return await self._connections.open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +180,29 @@ def test_a_command_that_kills_all_it_can_see_does_no_harm(provider: Provider) ->
             assert result.exit_code == 137
             assert not result.timed_out
             assert (await sandbox.exec("echo alive")).text == "alive\n"
+
+    provider.run(body)
+
+
+def test_every_operation_ends_while_all_is_stopped_again_and_again(provider: Provider) -> None:
+    async def body(backend: Any) -> None:
+        sandbox = await backend.create(SandboxSpec())
+        await sandbox.spawn("while :; do kill -STOP -1; done")
+        await asyncio.sleep(1.0)
+        begun = time.monotonic()
+        with pytest.raises(SandboxError):
+            await sandbox.exec("sleep 100", timeout=1)
+        assert time.monotonic() - begun < 40
+        for working in (sandbox.exec("sleep 100"), sandbox.write_bytes("file", b"x" * 3_000_000)):
+            running = asyncio.ensure_future(working)
+            await asyncio.sleep(1.0)
+            running.cancel()
+            begun = time.monotonic()
+            await asyncio.wait({running})
+            assert time.monotonic() - begun < 15
+        begun = time.monotonic()
+        await sandbox.close()
+        assert time.monotonic() - begun < 30
 
     provider.run(body)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,22 @@ PUBLIC = SandboxSpec(network=NetworkPolicy("public"))
 @pytest.fixture
 def world() -> RealWorld:
     return RealWorld("ssh", ssh_settings())
+
+
+def test_a_stopped_connection_is_left_for_a_new_one(world: RealWorld) -> None:
+    async def body(sandbox: RemoteSandbox) -> None:
+        await sandbox.spawn("kill -STOP $PPID; sleep 300")
+        await asyncio.sleep(1.0)
+        begun = time.monotonic()
+        assert (await sandbox.exec("echo on", timeout=5)).text == "on\n"
+        late = await sandbox.exec("sleep 100", timeout=1)
+        assert late.timed_out
+        await sandbox.write_bytes("file", b"x")
+        assert await sandbox.read_bytes("file") == b"x"
+        await sandbox.close()
+        assert time.monotonic() - begun < 60
+
+    world.run(body, PUBLIC)
 
 
 class Relay:
