@@ -7,7 +7,7 @@ import contextlib
 import posixpath
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from environments.errors import NotSupported, SandboxBroken, SandboxError, SandboxReleased
@@ -20,7 +20,6 @@ from environments.sandboxes.arguments import (
     check_part,
     check_path,
     most_of,
-    too_large,
 )
 from environments.sandboxes.base import (
     Command,
@@ -31,6 +30,7 @@ from environments.sandboxes.base import (
 )
 from environments.sandboxes.remote_shell import files, program, tar
 from environments.sandboxes.remote_shell.attention import Attention
+from environments.sandboxes.remote_shell.following import feed, wait, wait_within_bounds
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import Output, WholeOutput
 from environments.sandboxes.remote_shell.process import RemoteProcess
@@ -38,7 +38,6 @@ from environments.sandboxes.remote_shell.process import RemoteProcess
 _LONGEST_ARGUMENT = 120_000
 """The kernel refuses arguments above 128 KiB; longer shell text goes through a file."""
 
-_PART = 1 << 17
 _TIMED_OUT = 124
 GONE = 125
 """Exit code of a prelude that does not find its sandbox; ``gone_message`` goes to stderr with it."""
@@ -101,12 +100,12 @@ class RemoteSandbox(Sandbox):
         started = time.monotonic()
         channel = await self._open(source, output.receive, start.mark)
         async with self._until_end(channel, start.mark):
-            feeding = asyncio.ensure_future(_feed(channel, request.stdin))
+            feeding = asyncio.ensure_future(feed(channel, request.stdin))
             try:
-                ended = await _wait(channel, request.timeout)
+                ended = await wait(channel, request.timeout)
                 if ended is None:
                     await self._kill_overdue(start.mark)
-                    ended_late = await _wait(channel, _PATIENCE)
+                    ended_late = await wait(channel, _PATIENCE)
                     return _result(ended_late or Exit(signal=9), output, started, timed_out=True)
                 await self._check_end(ended, output.stderr.value())
                 return _result(ended, output, started)
@@ -225,9 +224,9 @@ class RemoteSandbox(Sandbox):
             self._file_operations,
             self._script(script, [path, *arguments], attention, stdin=stdin is not None) as channel,
         ):
-            feeding = asyncio.ensure_future(_feed(channel, stdin, attention.sent))
+            feeding = asyncio.ensure_future(feed(channel, stdin, attention.sent))
             try:
-                ended = await attention.until(channel, _wait_within_bounds(channel, output, path))
+                ended = await attention.until(channel, wait_within_bounds(channel, output, path))
             finally:
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
@@ -357,45 +356,6 @@ def absolute(path: str, home: str, start: str) -> str:
 def gone_message(family: str) -> str:
     """What a prelude says that does not find its sandbox."""
     return f"sandbox {family} is gone"
-
-
-async def _wait(channel: Channel, timeout: float | None) -> Exit | None:
-    """How it ended; None if it still runs after ``timeout`` seconds."""
-    if timeout is None:
-        return await channel.wait()
-    try:
-        async with asyncio.timeout(max(0.0, timeout)):
-            return await channel.wait()
-    except TimeoutError:
-        return None
-
-
-async def _wait_within_bounds(channel: Channel, output: WholeOutput, path: str) -> Exit:
-    """How it ended. ``OSError`` where it printed more than anybody can hold."""
-    ending = asyncio.ensure_future(channel.wait())
-    overflow = asyncio.ensure_future(output.too_much.wait())
-    try:
-        await asyncio.wait({ending, overflow}, return_when=asyncio.FIRST_COMPLETED)
-        if output.too_much.is_set():
-            raise too_large(path, output.most)
-        return ending.result()
-    finally:
-        ending.cancel()
-        overflow.cancel()
-        await asyncio.gather(ending, overflow, return_exceptions=True)
-
-
-async def _feed(channel: Channel, data: bytes | None, sent: Callable[[int], None] | None = None) -> None:
-    """Write all of its input; a program that reads no more has what it wanted."""
-    if data is None:
-        return
-    with contextlib.suppress(BrokenPipeError):
-        for start in range(0, len(data), _PART):
-            part = data[start : start + _PART]
-            await channel.write(part)
-            if sent is not None:
-                sent(len(part))
-        channel.close_stdin()
 
 
 def _result(ended: Exit, output: Output, started: float, *, timed_out: bool = False) -> ExecResult:
