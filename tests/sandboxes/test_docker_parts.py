@@ -28,7 +28,7 @@ from environments.sandboxes.docker.building import Ignored, read_context
 from environments.sandboxes.docker.containers import Container
 from environments.sandboxes.docker.credentials import authentication_header, credentials_for, registry_of
 from environments.sandboxes.docker.engine import Engine
-from environments.sandboxes.docker.execution import EndMark
+from environments.sandboxes.docker.execution import EndMark, NotStarted
 from environments.sandboxes.docker.images import Images
 from environments.sandboxes.docker.request import limits_of
 from environments.sandboxes.docker.scripts import shell_command
@@ -307,3 +307,22 @@ def test_whose_doing_the_end_of_a_container_under_a_command_is(
     error = asyncio.run(main())
     assert isinstance(error, SandboxError)
     assert isinstance(error, SandboxBroken) is broken
+
+
+@pytest.mark.parametrize(
+    ("reason", "engine"),
+    [
+        ("fork/exec /usr/sbin/runc: resource temporarily unavailable: unknown", True),
+        ("error starting setns process: fork/exec /proc/self/exe: resource temporarily unavailable", True),
+        ("runc did not terminate successfully: exit status 2: unknown", True),
+        (
+            "exec failed: unable to start container process: error executing setns process: exit status 1",
+            False,
+        ),
+        ("read init-p: connection reset by peer: unknown", False),
+        ("sh: fork: resource temporarily unavailable", False),
+    ],
+)
+def test_an_engine_that_lacks_processes_is_told_from_a_sandbox_that_does(reason: str, engine: bool) -> None:
+    """The texts are those of Docker 20.10 with its engine, and with the container, in a full group."""
+    assert NotStarted(f"OCI runtime exec failed: {reason}".encode(), 126).by_the_engine is engine

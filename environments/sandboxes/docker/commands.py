@@ -273,6 +273,8 @@ class Commands:
                 await self._container.check_running(during_command=bool(self._running_processes()))
                 if "/bin/sh" in str(error) and ("no such file" in str(error) or "not found" in str(error)):
                     raise SandboxBroken("the sandbox has no /bin/sh any more") from error
+                if error.by_the_engine:
+                    raise SandboxError(f"the engine has no room for a process: {error}") from error
                 if attempt + 1 == _START_TRIES:  # before, it may have been killed with whatever stopped it
                     raise
             except EngineError as error:

@@ -17,6 +17,10 @@ MARK = "HERMES_COMMAND"
 STDOUT, STDERR = 1, 2
 
 _PROCESS_NUMBER = re.compile(rb"(\d+)\r?\n")
+_SHORT_ENGINE = re.compile(
+    r"fork/exec \S+: resource temporarily unavailable|runc did not terminate successfully"
+)
+"""What an engine says that has no process left for what is to start one; until then it is in no container."""
 _CHUNK = 1 << 18
 _INSPECT_PAUSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
 
@@ -72,6 +76,8 @@ class NotStarted(SandboxError):
 
     def __init__(self, output: bytes, exit_code: int | None) -> None:
         self.output, self.exit_code = output, exit_code
+        self.by_the_engine = bool(_SHORT_ENGINE.search(output.decode("utf-8", "replace")))
+        """Whether the engine's machine lacks processes, which is not the sandbox's doing."""
         super().__init__(output.decode("utf-8", "replace").strip() or "the engine started no process")
 
 
