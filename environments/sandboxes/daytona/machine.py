@@ -57,6 +57,9 @@ class DaytonaMachine(Machine):
         self._scratch = ""
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
+        self._doubtful: set[Connection] = set()
+        """Those that were open when a command killed its own terminal, and perhaps others with it: what is
+        sent to one of them may be lost, as its end is told later."""
 
     async def prepare(self, family: str, working_directory: str | None, environment: dict[str, str]) -> Place:
         """Look around, and make the directories that are needed."""
@@ -140,14 +143,22 @@ class DaytonaMachine(Machine):
         return connection
 
     async def _settled(self, connection: Connection, ready: bool) -> None:
-        if ready and not self._released and len(self._idle) < _MOST_IDLE:
+        wanted = not self._released and len(self._idle) < _MOST_IDLE
+        if ready and wanted and connection not in self._doubtful:
             self._idle.append(connection)
         else:
             await self._drop(connection)
 
     async def _drop(self, connection: Connection) -> None:
         self._open.discard(connection)
+        self._doubtful.discard(connection)
         await connection.close()
+
+    async def _doubt(self) -> None:
+        """Give no command a terminal that is open now."""
+        self._doubtful |= self._open
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*map(self._drop, idle))
 
     async def _open_terminal(self, program: bytes, receive: Receiver) -> Channel:
         """A terminal would echo a program and cut its lines, so the program goes by a file."""
@@ -195,8 +206,10 @@ class DaytonaMachine(Machine):
 
     async def _explain(self, shell_ended: bool) -> SandboxError | None:
         """Why a terminal ended; None where a command killed its shell, and the sandbox is well."""
-        if shell_ended and not self._released and await self.alive():
-            return None
+        if shell_ended and not self._released:
+            await self._doubt()
+            if await self.alive():
+                return None
         return await self._why("the connection to a command was cut")
 
     async def _why(self, what: str) -> SandboxError:
