@@ -29,7 +29,7 @@ done
 """
 """POSIX shell and ``ls``: every image has them."""
 
-_STAT = re.compile(r"stat (\d+) \((.*)\) (\S) (-?\d+) ")
+_STAT = re.compile(r"stat (\d+) \((.*)\) (\S) (-?\d+) (?:-?\d+ (-?\d+))?")
 _OWNER = re.compile(r"of /proc/(\d+)/fd:")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _TCP_LISTEN = "0A"
@@ -45,12 +45,16 @@ class ProcessTable:
     parents: dict[int, int] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     listeners: set[int] = field(default_factory=set)
+    sessions: dict[int, int] = field(default_factory=dict)
     own: int = 0
     """The process that printed the table."""
 
+    first_session_is_ours: bool = False
+    """Whether nothing of the agent's can be in the session of the first process."""
+
     def living(self) -> set[int]:
-        """All but the first process and those that took the picture."""
-        return set(self.names) - {1} - self._family_of_own()
+        """All but the first process, what helps it, and those that took the picture."""
+        return set(self.names) - {1} - self._helpers() - self._family_of_own()
 
     def served_by(self) -> set[int]:
         """Processes that a service consists of: each listener, what it started, and its ancestors below
@@ -80,13 +84,18 @@ class ProcessTable:
             todo += below
         return found
 
+    def _helpers(self) -> set[int]:
+        if not self.first_session_is_ours:
+            return set()
+        return {pid for pid, session in self.sessions.items() if session == self.sessions.get(1) == 1}
+
     def _family_of_own(self) -> set[int]:
         return {self.own} | self.descendants(self.own) | self.ancestors(self.own)
 
 
-def parse_listing(text: str) -> ProcessTable:
+def parse_listing(text: str, *, first_session_is_ours: bool = False) -> ProcessTable:
     """The table that ``LISTING`` printed; lines that make no sense are passed over."""
-    table = ProcessTable()
+    table = ProcessTable(first_session_is_ours=first_session_is_ours)
     sockets: dict[str, set[int]] = {}
     listening: set[str] = set()
     owner = 0
@@ -98,6 +107,8 @@ def parse_listing(text: str) -> ProcessTable:
             pid, state = int(found[1]), found[3]
             if state not in "ZX":
                 table.names[pid], table.parents[pid] = found[2], int(found[4])
+                if found[5] is not None:
+                    table.sessions[pid] = int(found[5])
                 if state in "Tt":
                     table.stopped.add(pid)
         elif word == "of" and (found := _OWNER.match(line)):

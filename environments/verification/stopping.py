@@ -10,6 +10,9 @@ from environments.verification.process_table import LISTING, ProcessTable, parse
 
 _TIMEOUT = 60.0
 _ROUNDS = 20
+_DOCKER = "docker"
+"""Backend whose first process is the framework's, with a session that nothing else can join."""
+
 _SHARED_PROCESS_TABLES = ("none", "landlock")
 """Isolations in which processes of others are visible, which are none of our business."""
 
@@ -62,7 +65,7 @@ async def _stop_others(sandbox: Sandbox, table: ProcessTable) -> Stopped:
 
 async def _look(sandbox: Sandbox) -> ProcessTable:
     result = await sandbox.exec(["/bin/sh", "-c", LISTING], cwd="/", timeout=_TIMEOUT, output_limit=8 << 20)
-    return parse_listing(result.text)
+    return parse_listing(result.text, first_session_is_ours=sandbox.info.backend == _DOCKER)
 
 
 async def _signal(sandbox: Sandbox, name: str, processes: set[int]) -> None:

@@ -48,6 +48,12 @@ def test_listeners_their_children_and_their_ancestors_serve() -> None:
     assert table.names[3] == "a (b) c"
 
 
+def test_what_helps_the_first_process_is_left_alone_where_its_session_is_ours() -> None:
+    listing = LISTING.replace("stat 7", "stat 10 (sleep) T 1 1 1\nstat 7")
+    assert 10 in parse_listing(listing).living()
+    assert parse_listing(listing, first_session_is_ours=True).living() == {2, 3, 4, 5, 7, 8, 9}
+
+
 @given(st.lists(st.sampled_from(LISTING.splitlines()) | st.text(max_size=30), max_size=30))
 def test_no_listing_makes_it_fail(lines: list[str]) -> None:
     table = parse_listing("\n".join(lines))

@@ -15,6 +15,7 @@ clock() { read -r now rest < /proc/uptime; now=${now%.*}; }
 look() {
   all=
   while IFS= read -r part || [ "$part" ]; do all="$all $part"; done < "$1/stat" || return 1
+  name=${all#*\\(}
   set -- ${all##*) }
   state=$1 parent=$2
 }
@@ -23,7 +24,10 @@ awaken() {
   for directory in /proc/[0-9]*; do
     pid=${directory#/proc/}
     look "$directory" || continue
-    case $state$parent:$pid in T0:*|t0:*|T1:"$nap") stopped="$stopped $pid";; *) continue;; esac
+    case $state$parent:$pid:$name in
+    [Tt]0:*:runc*|[Tt]0:*:crun*|[Tt]0:*:youki*|T1:"$nap":*) stopped="$stopped $pid";;
+    *) continue;;
+    esac
     case "$seen " in *" $pid "*) kill -CONT "$pid";; esac
   done
   [ "$stopped" ]
@@ -51,9 +55,10 @@ exit 0
 """
 """POSIX ``sh``, as dash, bash and BusyBox have it. Argument: seconds after which it ends by itself.
 
-It collects orphans and ignores signals. Every few seconds it looks for processes that came from outside
-(their parent is 0) and are stopped. What is still stopped at the next look is told to go on; what is
-stopped again then has somebody behind it who does that on purpose, so all but process 1 is killed.
+It collects orphans and ignores signals. Every few seconds it looks for processes of the engine (their
+parent is outside, 0, and they still have its name) that are stopped. What is still stopped at the next
+look is told to go on; what is stopped again then has somebody behind it who does that on purpose, so all
+but process 1 is killed. It leaves others alone: grading stops processes, too, before it kills them.
 
 A ``sleep`` that is stopped itself ends the pause at once. ``${stirred:-wait}`` is one command, so that a
 signal cannot come between the look at the variable and the waiting. bash does not hear of stopped

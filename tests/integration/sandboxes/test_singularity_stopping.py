@@ -60,9 +60,21 @@ def left_of(run_id: str) -> list[str]:
 
 
 def enders() -> set[str]:
-    """Processes that end instances at their deadlines, of any run."""
-    table = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    return {line.split()[0] for line in table.splitlines() if line.endswith("singularity/ending.py")}
+    """Processes that end instances at their deadlines, of ours and of dead runs."""
+    asked = ["ps", "-eo", "pid,ppid,args"]
+    table = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    found = [line.split()[:2] for line in table.splitlines() if line.endswith("singularity/ending.py")]
+    return {pid for pid, parent in found if parent in ("1", str(os.getpid()))}
+
+
+def ended_but(before: set[str]) -> bool:
+    """Whether there comes a time at which none is left but those of before."""
+    deadline = time.monotonic() + 20.0
+    while not enders() <= before:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.3)
+    return True
 
 
 def stays(run_id: str, *, files: bool = True) -> list[str]:
@@ -109,7 +121,7 @@ def test_nothing_is_left_of_a_run_whose_agents_stopped_what_served_them(
 
     asyncio.run(main())
     assert left_of(run_id) == []
-    assert enders() <= before
+    assert ended_but(before)
 
 
 def test_every_operation_ends_while_all_is_stopped_again_and_again(world: RealWorld, run_id: str) -> None:
@@ -184,7 +196,7 @@ def test_nothing_is_left_of_a_killed_run_whose_agents_stopped_what_served_them(
 
     asyncio.run(main())
     assert stays(run_id) == []
-    assert enders() <= before
+    assert ended_but(before)
 
 
 _RUN = f"""
