@@ -22,6 +22,7 @@ from environments.sandboxes.docker.guard import Guard
 from environments.sandboxes.docker.output import LARGEST_MESSAGE, Output, WholeOutput
 from environments.sandboxes.docker.process import DockerProcess
 from environments.sandboxes.docker.scripts import shell_command, with_counted_input
+from environments.sandboxes.stops import Stops
 
 _DRAIN_PATIENCE = 5.0
 _DEATH_NEWS = 0.1
@@ -197,8 +198,7 @@ class Commands:
         try:
             execution = await self._start(replace(request, mark=job.mark), job.mark)
             try:
-                awaking = self._keep_awake(execution) if ours else None
-                return await self._follow(execution, job, output, feed, timeout, awaking)
+                return await self._follow(execution, job, output, feed, timeout, ours)
             except BaseException:  # cancelled, or the caller's stream failed: nothing of it stays alive
                 if not self._container.released:  # else nothing can
                     await self._in_any_case(self._kill(execution, job.mark, alone=job.alone))
@@ -218,14 +218,15 @@ class Commands:
         output: Any,
         feed: Callable[[Execution], Awaitable[None]] | None,
         timeout: float | None,
-        awaking: Coroutine[Any, Any, None] | None,
+        ours: bool,
     ) -> tuple[int, bool]:
         reading = asyncio.ensure_future(output.read(execution))
-        feeding = asyncio.ensure_future(feed(execution)) if feed is not None else None
-        watching = asyncio.ensure_future(awaking) if awaking is not None else None
+        beside = [asyncio.ensure_future(feed(execution))] if feed is not None else []
+        if ours:
+            beside.append(asyncio.ensure_future(self._keep_awake(execution)))
         timed_out = False
         try:
-            await _first_failure(reading, [task for task in (feeding, watching) if task is not None], timeout)
+            await _first_failure(reading, beside, timeout)
             if not reading.done():
                 timed_out = True
                 await self._kill(execution, job.mark, alone=job.alone)
@@ -233,7 +234,7 @@ class Commands:
             else:
                 reading.result()
         finally:
-            tasks = [task for task in (reading, feeding, watching) if task is not None]
+            tasks = (reading, *beside)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -256,12 +257,13 @@ class Commands:
 
     async def _keep_awake(self, execution: Execution) -> None:
         """Raise ``SandboxBroken`` where a program of ours is found stopped again and again."""
-        stops = 0
-        while stops < _MOST_STOPS:
-            await asyncio.sleep(_NAP)
-            stops = stops + 1 if await self._guard.wake(execution.process) else 0
-        await self._container.check_running(during_command=True)
-        raise SandboxBroken("what serves the sandbox is stopped again and again")
+        stops = Stops(_NAP, _NAP, _MOST_STOPS)
+        while True:
+            await asyncio.sleep(stops.nap)
+            stopped = await self._guard.wake(execution.process)
+            if stopped:  # else the container is well
+                await self._container.check_running(during_command=True)
+            stops.looked(stopped)
 
     async def _start(self, request: Request, mark: str) -> Execution:
         """Start a command; when cancelled on the way, whatever did start is killed."""

@@ -76,9 +76,10 @@ class NotStarted(SandboxError):
 
     def __init__(self, output: bytes, exit_code: int | None) -> None:
         self.output, self.exit_code = output, exit_code
-        self.by_the_engine = bool(_SHORT_ENGINE.search(output.decode("utf-8", "replace")))
+        text = output.decode("utf-8", "replace")
+        self.by_the_engine = bool(_SHORT_ENGINE.search(text))
         """Whether the engine's machine lacks processes, which is not the sandbox's doing."""
-        super().__init__(output.decode("utf-8", "replace").strip() or "the engine started no process")
+        super().__init__(text.strip() or "the engine started no process")
 
 
 class Execution:

@@ -104,7 +104,7 @@ tree() {
 }
 # wake ROOT: let a program of ours and what it started go on; woken tells whether anything was stopped
 wake() {
-  members=" $1 " woken=0
+  members=" $1 "
   for pass in 1 2 3; do
     for directory in /proc/[0-9]*; do
       pid=${directory#/proc/}

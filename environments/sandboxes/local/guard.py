@@ -14,6 +14,7 @@ from environments.sandboxes.local.inside import remains, wire
 from environments.sandboxes.local.nursery import GuardianProcess, Nursery
 from environments.sandboxes.local.sending import Sender
 from environments.sandboxes.local.shortage import building_failed
+from environments.sandboxes.stops import Stops
 
 T = TypeVar("T")
 
@@ -99,15 +100,12 @@ class Guard:
         What runs beside that process may stop it. It is looked at now and then, and told to go on.
         ``SandboxBroken`` where it was found stopped each time.
         """
-        nap, stops = _FIRST_NAP, 0
-        while not (await asyncio.wait({answer}, timeout=nap))[0]:
+        stops = Stops(_FIRST_NAP, _LONGEST_NAP, _MOST_STOPS)
+        while not (await asyncio.wait({answer}, timeout=stops.nap))[0]:
             stopped = 0
             with contextlib.suppress(SandboxError):  # where the sandbox has ended, so has the waiting
                 stopped = await self.order("wake", job=job)
-            stops = stops + 1 if stopped else 0
-            nap = _FIRST_NAP if stopped else min(2 * nap, _LONGEST_NAP)
-            if stops == _MOST_STOPS:
-                raise SandboxBroken("what serves the sandbox is stopped again and again")
+            stops.looked(bool(stopped))
         return answer.result()
 
     def tell(self, operation: str, **details: Any) -> None:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from environments.errors import SandboxBroken, SandboxError
+from environments.errors import SandboxError
 from environments.sandboxes.remote_shell.machine import Channel, Exit, Machine, Receiver
 from environments.sandboxes.remote_shell.output import WholeOutput
+from environments.sandboxes.stops import Stops
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class Attention:
         self._machine = machine
         self._receive = receive
         self._patience = patience
-        self._stops = 0
+        self._stops = Stops(_FIRST_NAP, _LONGEST_NAP, _MOST_STOPS)
         self._moved = 0
 
     def receive(self, stream: int, data: bytes) -> None:
@@ -62,18 +63,15 @@ class Attention:
         ``SandboxError`` where nothing moved for too long.
         """
         waiting = asyncio.ensure_future(waited)
-        nap, silence, moved = _FIRST_NAP, 0.0, self._moved
+        silence, moved = 0.0, self._moved
+        self._stops.begin()
         try:
-            while not (await asyncio.wait({waiting}, timeout=nap))[0]:
-                silence = silence + nap if self._moved == moved else 0.0
+            while not (await asyncio.wait({waiting}, timeout=self._stops.nap))[0]:
+                silence = silence + self._stops.nap if self._moved == moved else 0.0
                 moved = self._moved
-                stopped = self._machine.wake(channel)
-                self._stops = self._stops + 1 if stopped else 0
-                if self._stops == _MOST_STOPS:
-                    raise SandboxBroken("what serves the sandbox is stopped again and again")
+                self._stops.looked(self._machine.wake(channel))
                 if silence >= self._patience:
                     raise SandboxError(f"nothing has moved in the sandbox for {silence:.0f} s")
-                nap = _FIRST_NAP if stopped else min(2 * nap, _LONGEST_NAP)
             return waiting.result()
         finally:
             if not waiting.done():

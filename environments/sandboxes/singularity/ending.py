@@ -80,13 +80,21 @@ def _send(pids: list[int], number: int) -> None:
             continue
 
 
-def _bears(process: Path, mark: bytes) -> bool:
+def mark_borne(process: Path) -> bytes:
+    """The mark of a process, given its directory in ``/proc``; empty where it cannot be told."""
     try:
         words = (process / "limits").read_bytes().partition(_LIMIT)[2].split(None, 1)
-        if not words or not words[0].startswith(mark):
-            return False
+    except OSError:  # gone, or another user's
+        return b""
+    return words[0] if words else b""
+
+
+def _bears(process: Path, mark: bytes) -> bool:
+    if not mark_borne(process).startswith(mark):
+        return False
+    try:
         return (process / "stat").read_bytes().rpartition(b")")[2].split(None, 1)[0] not in b"ZX"
-    except (OSError, IndexError):  # gone, or another user's
+    except (OSError, IndexError):  # gone just now
         return False
 
 

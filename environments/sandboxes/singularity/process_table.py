@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from environments.sandboxes.local.inside.processes import descendants, kill_found, send_signal, state
-from environments.sandboxes.remote_shell.program import LIMIT_NAME, MARK_VARIABLE, mark_of
+from environments.sandboxes.remote_shell.program import MARK_VARIABLE, mark_of
+from environments.sandboxes.singularity.ending import mark_borne
 
 _Predicate = Callable[[int], bool]
-_LIMIT = LIMIT_NAME.encode()
 _VARIABLE = f"{MARK_VARIABLE}=".encode()
 _PARENTS = mark_of("", -1).encode()
-_STOP_PATIENCE = 0.5
+_KILL_PATIENCE = 0.5
 _FILE_LOCKS = 10
 """Number of the limit that carries marks, which the standard library does not name."""
 
@@ -70,12 +69,7 @@ def kill_tree(root: int) -> None:
     Whoever joins an instance has his parent put into its control groups. Orphaned at that moment he would
     put the host's first process there, and with it all that is started on the host from then on.
     """
-    send_signal(root, signal.SIGSTOP)  # it can no longer fork
-    deadline = time.monotonic() + _STOP_PATIENCE
-    while state(root) not in "TtZX" and time.monotonic() < deadline:
-        time.sleep(0.0005)
-    for pid in (*reversed(descendants(root)), root):
-        send_signal(pid, signal.SIGKILL)
+    kill_found(lambda: [root, *descendants(root)], _KILL_PATIENCE)
 
 
 def kill_marked(mark: str, namespace: str, patience: float = 10.0) -> int:
@@ -127,19 +121,15 @@ def _living() -> list[int]:
 
 
 def _bears(pid: int, mark: bytes, namespace: str) -> bool:
-    limits = _read(f"/proc/{pid}/limits")
-    _, _, rest = limits.partition(_LIMIT)
-    words = rest.split(None, 1)
+    process = Path(f"/proc/{pid}")
+    borne = mark_borne(process)
     outside = process_namespace(pid) != namespace
-    if words and words[0].startswith(mark) and not (outside and words[0].endswith(_PARENTS)):
+    if borne.startswith(mark) and not (outside and borne.endswith(_PARENTS)):
         return True
     if outside:
         return False
-    return any(entry.startswith(_VARIABLE + mark) for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
-
-
-def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
+        variables = (process / "environ").read_bytes().split(b"\0")
+    except OSError:  # gone just now
+        return False
+    return any(entry.startswith(_VARIABLE + mark) for entry in variables)

@@ -214,15 +214,20 @@ def killed_run(
     In each of them three processes sleep for ``seconds``.
     """
     script = Path(__file__).with_name("dead_run.py")
+    killed_python("ready", str(script), name, json.dumps(settings), str(count), str(seconds), run_id)
+
+
+def killed_python(last_words: str, *arguments: str) -> None:
+    """Have a Python of its own do something with the project, and kill it once it has printed a line."""
     run = subprocess.Popen(
-        [sys.executable, str(script), name, json.dumps(settings), str(count), str(seconds), run_id],
+        [sys.executable, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     try:
         assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
+        assert run.stdout.readline() == f"{last_words}\n"
     finally:
         run.kill()
         run.communicate()

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from docker_engines import IMAGE, use_engine
 from hosted_world import daytona_server, modal_server
-from real_backends import RealWorld, killed_run, singularity_settings, ssh_settings
+from real_backends import RealWorld, killed_python, killed_run, singularity_settings, ssh_settings
 
 from environments.errors import SandboxReleased
 from environments.sandboxes.base import Backend, SandboxEntry, SandboxSpec
@@ -103,16 +103,7 @@ def test_a_kept_sandbox_outlives_the_death_of_its_run_but_not_its_deadline(
     world: RealWorld, run_id: str
 ) -> None:
     seconds = new_duration()
-    keeper = subprocess.Popen(
-        [sys.executable, "-c", _KEEPER, world.name, json.dumps(world.settings), run_id, str(seconds)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert keeper.stdout is not None
-    assert keeper.stdout.readline() == "kept\n"
-    keeper.kill()
-    keeper.communicate()
+    killed_python("kept", "-c", _KEEPER, world.name, json.dumps(world.settings), run_id, str(seconds))
 
     async def main() -> None:
         backend = world.make("next")

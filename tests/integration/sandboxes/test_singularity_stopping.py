@@ -8,14 +8,13 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from real_backends import RealWorld, singularity_settings
+from real_backends import RealWorld, killed_python, singularity_settings
 
 from environments.errors import SandboxBroken
 from environments.sandboxes.base import SandboxSpec
@@ -175,16 +174,7 @@ def test_nothing_is_left_of_a_killed_run_whose_agents_stopped_what_served_them(
 ) -> None:
     before = enders()
     lifetime = 8 if ending is _wait_for_the_deadline else 600
-    run = subprocess.Popen(
-        [sys.executable, "-c", _RUN, json.dumps(world.settings), run_id, str(lifetime)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert run.stdout is not None
-    assert run.stdout.readline() == "ready\n"
-    run.kill()
-    run.communicate()
+    killed_python("ready", "-c", _RUN, json.dumps(world.settings), run_id, str(lifetime))
     assert left_of(run_id)
 
     async def main() -> None:
